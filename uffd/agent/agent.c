@@ -207,8 +207,8 @@ void fp_agent_close_kernel(struct fp_agent *agent)
 }
 
 /*
- * Finds out whether process_madvise takes all advice for the own process. A kernel before 6.13
- * refuses most: then the agent calls madvise for each run.
+ * Finds out whether process_madvise lets a process give itself any advice. A kernel before 6.13
+ * refuses most advice. There the agent calls madvise, once for each run of pages.
  */
 static void probe_process_madvise(struct fp_far *far)
 {
@@ -273,8 +273,9 @@ static void describe(struct fp_agent *agent)
 }
 
 /*
- * Finds the default place of stats pages. Reads the environment once, at the start: later its
- * memory may be far. Leaves stats_default empty if there is no folder.
+ * Finds the default place of stats pages. Reads the environment only here, at the start, because
+ * the environment may be in far memory later. If there is no folder for stats pages, leaves
+ * stats_default empty.
  */
 static void find_stats_place(struct fp_agent *agent)
 {
@@ -289,8 +290,8 @@ static void find_stats_place(struct fp_agent *agent)
 }
 
 /*
- * Another process, in another pid namespace, may have our process number. Its page then has our
- * page's name, so we try the next number.
+ * Another process, in another pid namespace, may have our process number. Then its stats page
+ * already has the name that ours should get. So we try the next number.
  */
 static int create_stats(struct fp_agent *agent, const char *pattern)
 {
@@ -308,8 +309,8 @@ static int create_stats(struct fp_agent *agent, const char *pattern)
 }
 
 /*
- * The process can go on without its stats page. Only a wrong name that the user chose makes the
- * start fail.
+ * The process can go on without its stats page. The start fails only if the user chose a place
+ * where no stats page can be created. A limit of file sizes (-EFBIG) is no failure.
  */
 int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
 {
@@ -358,8 +359,8 @@ static int start_reconnector(struct fp_agent *agent)
 }
 
 /*
- * Starts the servers of inline faults and of pins. If there is a fault thread, it uses the stage,
- * and these servers get none.
+ * Starts the servers of inline faults and of pins. These servers get the stage only if there is no
+ * fault thread, because a fault thread uses the stage itself.
  */
 static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
 {
@@ -378,8 +379,8 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 }
 
 /*
- * The last step before the program runs: by now all vital descriptors are open. Links are not
- * vital: if the program closes one, that is logged, and no byte becomes wrong.
+ * The last step before the program runs: by now all vital descriptors are open. The descriptors of
+ * links are not vital. If the program closes one, the agent logs that, and no byte becomes wrong.
  */
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {

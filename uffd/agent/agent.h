@@ -1,7 +1,7 @@
 /*
- * The agent: everything the compute side runs inside one process: the store, the far address space,
- * the pager, its threads and its stats page. Room: uffd/agent. The preload shim and libfarpage use
- * this header and space.h, and nothing else of uffd.
+ * The agent: all that Farpage runs inside one process of the compute side. It consists of the
+ * store, the far address space, the pager, threads and a stats page. Room: uffd/agent. The preload
+ * shim and libfarpage use this header and space.h, and nothing else of uffd.
  */
 #ifndef FP_AGENT_H
 #define FP_AGENT_H
@@ -28,7 +28,7 @@ enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF };
 
 struct fp_agent_options {
 	uint64_t local_bytes;    /* the budget, at least FP_BUDGET_MIN_PAGES pages; 0: see local_percent */
-	unsigned local_percent;  /* the budget in % of the most far memory ever mapped; 16 MiB at least */
+	unsigned local_percent;  /* the budget in % of the peak of mapped far memory; at least 16 MiB */
 	const char *const *urls; /* URLs of n_urls nodes */
 	unsigned n_urls;
 	const char *secret;                 /* NULL: none */
@@ -44,12 +44,13 @@ struct fp_agent_options {
 	unsigned readahead_pages; /* longest sequential read-ahead window; 0: none */
 	bool overcommit;          /* map without reserving slots */
 	bool pins;                /* the caller pins the memory of its system calls where needed */
-	bool low;                 /* begin the range at 4 GiB if possible, where programs' hints lie */
+	bool low;                 /* if possible, the range begins at 4 GiB: the programs' hints lie there */
 	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*
-	 * Called around everything that the agent allocates, on its own and on the program's
-	 * threads. So the shim's malloc serves it from local memory. May be NULL.
+	 * The agent calls these two functions around all its allocations, on its own threads and on
+	 * the program's. So the shim's malloc serves these allocations from local memory. Both may
+	 * be NULL.
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
@@ -85,8 +86,8 @@ void fp_agent_exiting(struct fp_agent *agent);
 
 /*
  * Called before the process changes its user, network or folders: after that its nodes may refuse
- * it. In a forked child that has no sessions yet, waits for them, up to the deadline of the child's
- * first calls. Any thread of the program; errno stays.
+ * it. A forked child may have no sessions yet. Then this call waits until they are open, but no
+ * longer than the deadline of the child's first calls. Any thread of the program; errno stays.
  */
 void fp_agent_await_sessions(struct fp_agent *agent);
 
@@ -113,9 +114,10 @@ struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
- * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). release
- * frees the calling thread, if that is the one; with anyone, whichever thread it is. The shim calls
- * it before the program creates threads or programs, or reads or sets its CPUs.
+ * With FP_AFFINITY_AUTO, the agent holds the thread that faults most on the fault thread's CPU.
+ * This call gives the held thread its own CPUs back: only if it is the calling thread, or in any
+ * case if the parameter anyone is true. The shim calls it before the program creates threads or
+ * processes, and before the program reads or sets its CPUs.
  */
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 
@@ -131,16 +133,16 @@ void fp_agent_stop_stray(const struct fp_agent *agent);
  * Pins: where the kernel can't fault on far memory (inline faults, or only user-mode faults
  * permitted), the caller pins the memory that a system call gets, until the call returns.
  *
- *   r = fp_agent_pin(agent, ranges, n, &pin);    makes it resident, and keeps it so
+ *   r = fp_agent_pin(agent, ranges, n, &pin);    makes the memory resident, and keeps it so
  *   ... the system call ...
  *   fp_agent_unpin(agent, &pin);
  *
- * Any thread of the program, signal handlers too, nested; no lock, no allocation. struct fp_pin is
- * on the stack of the thread that pins. The same thread unpins, in reverse order. A longjmp or a
- * cancelled thread may leave pins behind: they end with that thread's next pin, or with
- * fp_agent_thread_ends. Layout calls of other threads go on meanwhile, as the kernel's do: if they
- * unmap the memory, the system call finds it unmapped. In a forked child the forking thread's pins
- * go on; all others are gone.
+ * Any thread of the program may pin, in signal handlers too; pins may nest. No lock, no allocation.
+ * struct fp_pin is on the stack of the thread that pins. The same thread unpins, in reverse order.
+ * A longjmp or a cancelled thread may leave pins behind. These pins end when that thread pins
+ * again, or with fp_agent_thread_ends. Pins do not delay munmap and the like on other threads, as
+ * the kernel does not delay them either: then the system call finds the memory unmapped. A forked
+ * child keeps the pins of the thread that forked, and no others.
  */
 struct fp_pin_range {
 	const void *addr; /* any address and length: parts that are not far are skipped */
@@ -151,24 +153,26 @@ struct fp_pin_range {
 struct fp_pin {
 	uint32_t place, n;   /* for the agent; if n is 0, nothing was pinned, and unpin does nothing */
 	uint32_t depth;      /* for the agent */
-	unsigned fit_ranges; /* -E2BIG: this many of the first ranges could be pinned whole, */
-	size_t fit_bytes;    /* and this many bytes of the next range; not both are 0 */
+	unsigned fit_ranges; /* after -E2BIG: this many of the first ranges could be pinned whole, */
+	size_t fit_bytes;    /* and this many bytes of the next range; at least one of the two is above 0 */
 };
 
 /*
- * Called first by the handler of SIGBUS, with its arguments: with FP_FAULT_MODE_INLINE a fault
- * raises this signal. Any thread, on local memory, with all signals blocked. Takes as long as a
- * fault: at most the deadline.
+ * With FP_FAULT_MODE_INLINE, a fault raises SIGBUS. The handler of SIGBUS calls this function
+ * first, and passes its own arguments. Any thread, on local memory, with all signals blocked. Takes
+ * as long as a fault: at most the deadline.
  *
- * True: the thread may go on. Either an agent in this process served the page, or somebody sent the
- * signal while the thread worked for the agent: then the signal comes again after that work. False:
- * the program must handle the signal. A lost page gives false, too.
+ * True: the thread may go on, in two cases. An agent in this process has served the page. Or
+ * somebody has sent the signal while the thread ran the agent's code: then the signal comes again
+ * when the thread leaves that code. False: the program must handle the signal. A lost page gives
+ * false, too.
  */
 bool fp_agent_signal(const siginfo_t *info, const void *context);
 
 /*
- * depth: how many pins the calling thread has. vforked: called after a child of vfork, which may
- * have been killed in a call; removes the pins beyond depth.
+ * fp_agent_pin_depth returns how many pins the calling thread has. A child of vfork may be killed
+ * while it has pins. After its end, the parent calls fp_agent_pin_vforked, which removes all pins
+ * beyond depth.
  */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);
@@ -177,11 +181,13 @@ void fp_agent_pin_vforked(unsigned depth);
 bool fp_agent_needs_pins(const struct fp_agent *agent);
 
 /*
- * Makes every far page of the ranges resident (and writable where write is set) and keeps it so
- * until fp_agent_unpin. Waits as faults do, at most the deadline for each page. Skips pages that
- * are unmapped, lost, or protected against the access: for these the kernel returns EFAULT or a
- * short count, as always. 0 and *ret_hold; -E2BIG: together more than a quarter of the local
- * memory; -ENOMEM: 262144 ranges are pinned already.
+ * Makes every far page of the ranges resident, and also writable if the range's field write is set.
+ * The pages stay so until fp_agent_unpin. Waits as faults do, at most the deadline for each page.
+ * Skips pages that are unmapped, lost, or protected against the access: for these the kernel
+ * returns EFAULT or a short count, as always.
+ *
+ * Returns 0 and *ret_hold. -E2BIG: the ranges together are more than a quarter of the local memory.
+ * -ENOMEM: 262144 ranges are pinned already.
  */
 int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                  struct fp_pin *ret_hold);
@@ -192,10 +198,10 @@ bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 
 /*
  * For calls in which a device may write into memory (O_DIRECT). Three cases:
- *   - Pins are needed: pins.
- *   - The kernel faults by itself, but capture can't see which pages the kernel has pinned: keeps
- *     the far pages of the ranges from leaving, but does not bring them in.
- *   - Otherwise: does nothing.
+ *   - If pins are needed, does the same as fp_agent_pin.
+ *   - If no pins are needed, but capture can't see which pages the kernel has pinned: keeps the far
+ *     pages of the ranges from leaving, but does not bring them in.
+ *   - Otherwise does nothing.
  * Like fp_agent_pin in all other respects.
  */
 int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
@@ -211,11 +217,12 @@ bool fp_agent_is_own_thread(void);
  * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
  * (local_stack.h), with signals blocked. Otherwise a handler that forks would deadlock with the
  * fork that it interrupted.
- *   - quiet waits for nodes that are cut off: up to the deadline, or for as long as pages wait for
- *     them. Then it waits for write-backs and for the agent's work that allocates, at most about
- *     the deadline each. So it must come before the allocator's locks are taken. On a far stack it
- *     ends the process with status 125.
- *   - prepare makes every remote page shared and keeps the layout.
+ *   - quiet waits for nodes that are cut off: until the deadline, and after it only while pages
+ *     wait for these nodes. Then it waits for write-backs, and for work of the agent that
+ *     allocates. Each of these two waits lasts at most about as long as the deadline allows. So
+ *     quiet must come before the allocator's locks are taken. On a far stack it ends the process
+ *     with status 125.
+ *   - prepare marks every slot in use as shared with the child, and locks the layout.
  *   - parent lets all work go on.
  *   - child starts an agent of its own over the inherited address space. The child sees exactly the
  *     parent's bytes at the fork, and fetches remote pages at their first touch. It waits for no

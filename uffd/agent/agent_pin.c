@@ -1,11 +1,12 @@
 /*
- * Pins: makes the memory of a system call resident and keeps it so, where the kernel can't fault on
- * far memory itself. Room: uffd/agent. See agent.h for the calls and pin.h for the protocol. Runs
- * on the program's threads and in their signal handlers: no lock, no allocation. All signals are
- * blocked while a page is served.
+ * Pins: where the kernel can't fault on far memory itself, makes the memory of a system call
+ * resident and keeps it so. Room: uffd/agent. See agent.h for the calls and pin.h for the protocol.
+ * Runs on the program's threads and in their signal handlers: no lock, no allocation. All signals
+ * are blocked while a page is served.
  *
- * If a page's word says RESIDENT, the kernel must be able to read the page; if it says DIRTY, too,
- * to write it. So the page's protection is lifted before its word is set.
+ * If a page's word says RESIDENT, the kernel must be able to read the page. If the word also says
+ * DIRTY, the kernel must be able to write the page. So the page's protection is lifted before its
+ * word is set.
  */
 #include <errno.h>
 #include <sched.h>
@@ -19,15 +20,16 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 
-#define RANGES_MAX  1024u /* most ranges of one pin: the kernel takes as many iovecs */
+#define RANGES_MAX  1024u /* at most so many ranges in one pin: the kernel takes no more iovecs */
 #define NESTED_MAX  8u    /* how many pins are noted for each thread */
 #define QUARTER_MIN 4u    /* pages that may be pinned whatever the budget is */
-#define LINES       64u   /* how many lines new threads begin their search for a place in, in turn */
+#define LINES       64u   /* threads begin their search for places at so many different lines, in rotation */
 
 /*
- * The pins of this thread, the outermost first. A longjmp may leave a pin behind. A later pin
- * notices that: its frame is higher on the stack, or its struct is the same. Written by this thread
- * and its signal handlers, which may interrupt each other.
+ * The pins of this thread, the outermost first. A longjmp may leave a pin behind. The next call of
+ * fp_agent_pin notices that: its own frame is at a higher address than the pin's, or it gets the
+ * same struct fp_pin. Written by this thread and its signal handlers, which may interrupt each
+ * other.
  */
 static __thread struct {
 	unsigned depth;
@@ -145,7 +147,7 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 
 static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
-	/* before the bracket: a handler that jumps away would leave the bracket open */
+	/* blocks signals first: a handler that jumps away would skip fp_agent_leave_local */
 	uint64_t mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
 	int saved = errno;
 
@@ -189,8 +191,9 @@ static void drop_notes(unsigned depth)
 }
 
 /*
- * True if the caller is a signal handler on its own stack. It interrupted frames that are alive, so
- * addresses there do not tell which frames have ended.
+ * True if the caller is a signal handler that runs on a signal stack. The frames that the handler
+ * interrupted are on another stack and still alive. So a comparison of addresses does not tell
+ * which frames have ended.
  */
 static bool on_signal_stack(const struct fp_agent *agent)
 {
@@ -213,8 +216,8 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 }
 
 /*
- * Notes the frame before its places are taken. A signal handler that comes in between finds a note
- * without places.
+ * Notes the frame of a pin before the pin has places in the table. If a signal handler comes in
+ * between, it finds a note without places.
  */
 static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
 {
@@ -322,7 +325,10 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	return r;
 }
 
-/* Waits for pages whose evictors did not see the pin. The wait is bounded, as a write-back is. */
+/*
+ * Waits for pages that an evictor took before it could see the pin. The wait is bounded, because
+ * write-backs are.
+ */
 static void await_leaving(const struct fp_far *far, const struct fp_pin_range *range)
 {
 	struct fp_page_range r;

@@ -21,13 +21,16 @@ struct fp_agent {
 	struct fp_fdguard guard;
 	struct fp_reconnector *reconnector;
 	struct fp_agent_options options; /* a deep copy, which a forked child uses for its own start */
-	pthread_mutex_t fork_turn;       /* held from quiet to a fork's end; taken before allocators' locks */
-	unsigned local_percent;          /* see fp_agent_options; 0: the budget is fixed */
+	pthread_mutex_t fork_turn; /* held from quiet to the fork's end; taken before allocators' locks */
+	unsigned local_percent;    /* see fp_agent_options; 0: the budget is fixed */
 	struct fp_affinity affinity;
 	bool is_child; /* the agent of a forked child, whose store has no sessions of its own yet */
 	bool unlink_stats;
 	char stats_path[256];
-	/* pattern of the default place; a child uses it even if its parent's page is elsewhere */
+	/*
+	 * the pattern for stats pages at the default place; a forked child uses it even if the
+	 * stats page of its parent is elsewhere
+	 */
 	char stats_default[256];
 };
 

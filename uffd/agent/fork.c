@@ -10,10 +10,10 @@
  *     fork ────────────────────────────────► own userfaultfd and threads; a look at each word; returns
  *     thaw, unlock, reconnector resumed           reconnector: own sessions, which adopt the parent's leases
  *
- * Faults of the parent's other threads go on meanwhile; the pages they bring in may overdraw the
- * budget. They install no page while the kernel copies the page tables. A word says ARRIVING before
- * its page is there, and RESIDENT only after that. So the child can rely on each word; for ARRIVING
- * it asks the kernel.
+ * Faults of the parent's other threads go on meanwhile. The pages that they bring in may overdraw
+ * the budget. While the kernel copies the page tables, it installs no page. A page's word says
+ * ARRIVING before the page is there, and RESIDENT only after that. So the child can rely on each
+ * word; for ARRIVING it asks the kernel.
  */
 #include "agent_priv.h"
 
@@ -41,7 +41,8 @@
 #define NODE_LOOK_US      1000u
 
 /*
- * Calls act for each stretch of the range without foreign pieces. Returns 0, or the error of act.
+ * Calls act once for each part of the range that contains no foreign piece. Returns 0, or the error
+ * of act.
  */
 static int each_stretch(struct fp_agent *agent,
                         int (*act)(struct fp_agent *agent, uint32_t start, uint32_t end))
@@ -162,9 +163,9 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * Waits for nodes that are cut off: for one deadline, and longer only if pages wait, too. This
- * comes before the reconnector is paused, as no link is resumed during a pause. But the fork may
- * need remote pages, or locks of threads that wait for pages.
+ * Waits for nodes that are cut off, until the deadline. After the deadline, waits only while some
+ * page waits for such a node. All this happens before the reconnector is paused, because no link is
+ * resumed during a pause. The fork may need remote pages, or locks of threads that wait for pages.
  */
 static void await_nodes(const struct fp_agent *agent)
 {
@@ -189,8 +190,8 @@ static void go_on(struct fp_agent *agent)
 }
 
 /*
- * Refuses a far stack: the child runs on it before it has an agent. The shim's fork has moved to a
- * local stack.
+ * Ends the process if the stack is far: the child would run on this stack before it has an agent.
+ * The shim's own fork has changed to a local stack by now.
  */
 static void check_stack(void)
 {
@@ -229,7 +230,7 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	touch_streams(agent);
 	touch_environment(agent);
 	atomic_store(&agent->far.forked, true);
-	(void)fp_store_fork_prepare(agent->far.store); /* the child gets the error, and refuses to go on */
+	(void)fp_store_fork_prepare(agent->far.store); /* on failure, the child gets the error and ends */
 	each_stretch(agent, let_inherit);
 }
 
@@ -351,9 +352,9 @@ static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 }
 
 /*
- * Makes the child's word of a page. A resident page counts as written: the child's page table has
- * lost the write protection, so its slot is useless. For a page that was arriving at the fork, the
- * kernel says whether it is present. If it is absent and was being fetched, it is remote.
+ * Sets the word that a page has in the child. A resident page counts as written and loses its slot:
+ * the child's page table has lost the write protection. For a page that was arriving at the fork,
+ * the kernel says whether it is present. If it is absent and was being fetched, it is remote.
  */
 static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 {
@@ -408,8 +409,8 @@ static unsigned adopt_page(struct fp_far *far, uint32_t page)
 	uint64_t old = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 
 	/*
-	 * even an unmapped page's word may say QUEUED, but only in the parent's queue: ours is
-	 * empty
+	 * the word may say QUEUED, even if the page is not mapped: the page is in the parent's
+	 * queue then, as the child's own queue is empty
 	 */
 	return old == FP_PAGE_ZERO ? 0 : adopt(far, page, old);
 }

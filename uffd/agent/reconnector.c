@@ -26,8 +26,8 @@ struct node_thread {
 struct fp_reconnector {
 	struct fp_reconnector_options options;
 	/*
-	 * threads that want all turns; while there are any, this thread takes no turn: a mutex is
-	 * not fair
+	 * how many threads want all turns; while there are any, the node threads take no turn,
+	 * because a mutex is not fair
 	 */
 	_Atomic unsigned n_asking;
 	_Atomic bool stopping;

@@ -38,7 +38,10 @@ void fp_reconnector_stop(struct fp_reconnector *reconnector);
 void fp_reconnector_pause(struct fp_reconnector *reconnector);
 void fp_reconnector_resume(struct fp_reconnector *reconnector);
 
-/* In the child of a fork that paused it: frees it. Its threads exist only in the parent. */
+/*
+ * Frees the reconnector, in the child of a fork that had paused it. Its threads exist only in the
+ * parent.
+ */
 void fp_reconnector_abandon(struct fp_reconnector *reconnector);
 
 #endif

@@ -21,7 +21,7 @@ enum fp_rule_of { FP_RULE_ALL, FP_RULE_HEAP, FP_RULE_MAPPINGS };
 struct fp_rule {
 	int place;                     /* enum fp_place, not UNSAID */
 	int of;                        /* enum fp_rule_of: the kind of memory it is about */
-	uint64_t min_bytes, max_bytes; /* sizes that it fits, both included; max 0: no upper bound */
+	uint64_t min_bytes, max_bytes; /* the smallest and largest size that fit; max 0: no limit */
 	char *library;                 /* glob of the whole path or of its last part; NULL: any caller */
 };
 

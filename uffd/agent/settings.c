@@ -200,7 +200,7 @@ static int fail_variable(const char *key, const struct fp_conf_field *field, int
 }
 
 /*
- * Reads the variables of fields. For a key in a mapping, the variable has both names:
+ * Reads the variables of fields. A key inside another key has both keys in its variable:
  * FARPAGE_RDMA_DEVICE.
  */
 static int read_environment(const char *prefix, const struct fp_conf_field *fields, void *into,

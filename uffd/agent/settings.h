@@ -2,9 +2,9 @@
  * The settings of a program's agent: environment variables and a YAML file. Room: uffd/agent. The
  * preload shim and `farpage run` read the same settings by the same rules.
  *
- * Each key of the file also has a variable: FARPAGE_ and the key in capitals. The variable of a key
- * in a mapping has both keys in its name. The variable wins over the file. A command puts its
- * options into the environment.
+ * Each key of the file also has a variable, whose name is FARPAGE_ and the key in capitals. If a
+ * key is inside another key, the name of its variable contains both. A variable overrides the file.
+ * A command puts its options into the environment.
  */
 #ifndef FP_SETTINGS_H
 #define FP_SETTINGS_H
@@ -26,7 +26,7 @@ enum fp_heap_mode {
 struct fp_settings {
 	uint64_t local_bytes; /* the budget; 0: see local_percent */
 	unsigned local_percent;
-	char **urls; /* URLs of n_urls nodes; none is no error here */
+	char **urls; /* the URLs of n_urls nodes; it is no error here if n_urls is 0 */
 	unsigned n_urls;
 	char *secret; /* NULL: none */
 	struct fp_rdma_options rdma;
@@ -42,7 +42,7 @@ struct fp_settings {
 	struct fp_rules rules;      /* decide before heap and min_mapping; only the file can set them */
 	bool overcommit;
 	bool report;         /* true: `farpage run` prints a report at the end */
-	uint64_t pool_bytes; /* of the private node of `farpage run`; 0: as much as this machine has memory */
+	uint64_t pool_bytes; /* pool size of `farpage run`'s private node; 0: that of this machine's memory */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;
@@ -60,8 +60,8 @@ int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *er
 void fp_settings_done(struct fp_settings *settings);
 
 /*
- * The settings of rdma alone, for callers that open sessions without an agent. The same results;
- * the caller frees the device.
+ * Reads only the settings of rdma, for callers that open sessions without an agent. Returns the
+ * same errors as fp_settings_read. The caller frees the device's name.
  */
 int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
 

@@ -22,8 +22,8 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* how often a thread looks at a page that another owns before it faults again */
-#define REPEATS    64u  /* faults at one address in a row after which we also look at the clock */
+#define SPINS      256u /* while a page is on its way, a thread tries so often; then it faults again */
+#define REPEATS    64u  /* after so many faults in a row at one address, we look at the clock, too */
 
 /*
  * The agents and the bounds of their ranges. Bounds are set last and cleared first, so an address
@@ -97,8 +97,9 @@ enum fp_access fp_sigbus_access(const void *context)
 #endif
 
 /*
- * Called if the processor does not say what failed on a resident page: it is write-protected, or a
- * bare call has dropped it. We try both in turn. A wrong guess changes nothing but the page's word.
+ * Called for a fault on a resident page when the processor does not report the kind of access.
+ * Either the page is write-protected, or a bare call has dropped it. We try both in turn. A wrong
+ * guess changes nothing but the page's word.
  */
 static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint64_t word)
 {
@@ -112,8 +113,9 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 }
 
 /*
- * True if the fault is on a page of a file inside the range: that is the file's own affair.
- * Exception: pages that a bare mremap grew into a hole are registered with us.
+ * True if the page belongs to a file that is mapped inside the range: then the program must handle
+ * the signal. Exception: a bare mremap may have grown such a mapping into a hole. The pages in the
+ * hole are registered with us.
  */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {
@@ -134,7 +136,10 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 		repeated.n = 0;
 		repeated.told = false;
 	}
-	/* a page that waits for a node waits longer than our limit: for its patience */
+	/*
+	 * while a node is cut off, the time does not count: a page may wait for the node's whole
+	 * patience, which is longer than this limit
+	 */
 	if (++repeated.n == REPEATS || (repeated.n > REPEATS && fp_far_patience_ns(&agent->far)))
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;

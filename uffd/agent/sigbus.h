@@ -33,8 +33,8 @@ void fp_sigbus_remove(const struct fp_agent *agent);
 
 /*
  * Installs the process's handler, once. It passes every SIGBUS that is not ours to the former
- * handler. 0 or a negative errno. If the program sets a handler later, this must call the one that
- * it replaces, and the program may open no more agents.
+ * handler. 0 or a negative errno. The program may install a handler of its own later, if that
+ * handler calls this one. After that the program may open no more agents.
  */
 int fp_sigbus_install(void);
 

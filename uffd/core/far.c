@@ -70,10 +70,10 @@ static void end_merging(void)
 }
 
 /*
- * Reserves the range low in the address space, where programs place their heaps by a hint: a Java
- * VM below 32 GiB for short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far, and
- * where the hint says. In a program that is not position-independent, the break starts below the
- * range and has space to grow. NULL: the addresses are taken, or the limits allow less than the
+ * Reserves the range low in the address space. Programs place their heaps there by a hint: a Java
+ * VM below 32 GiB for short pointers; Go, GHC and SBCL below 1 TiB. So such a heap is far, and at
+ * the address of its hint. In a program that is not position-independent, the break starts below
+ * the range and has space to grow. NULL: the addresses are taken, or the limits allow less than the
  * whole range.
  */
 static void *reserve_low(uint64_t bytes)
@@ -261,8 +261,8 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	far->first = first;
 	far->last = last;
 	/*
-	 * sequentially consistent with such a thread: it sees the new range, or we see it here and
-	 * wait
+	 * sequentially consistent: either an evictor, or a thread that brings pages in, sees the
+	 * new bounds of the range, or we see here that it runs, and wait
 	 */
 	while (atomic_load(&far->evicting) || atomic_load(&far->bringing))
 		sched_yield();
@@ -327,8 +327,8 @@ int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned m
 }
 
 /*
- * Looks for an event, which names the call. If another thread reads it first, that thread ends the
- * process.
+ * If a bare call is changing a mapping, reads its event. The event names the call, and fp_far_read
+ * ends the process. If another thread reads the event first, that thread ends the process.
  */
 void fp_far_check_bare_calls(struct fp_far *far)
 {

@@ -23,8 +23,8 @@
 #define FP_CHUNK_SHIFT 9 /* a chunk has 512 pages, 2 MiB; far.touched has a bit for each */
 
 /*
- * How many pages a stage has, where captured pages wait for their write. A lane can write so many
- * at once.
+ * The number of pages of a stage, in which captured pages wait until they are written. A lane can
+ * write as many pages at once.
  */
 #define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 
@@ -52,7 +52,7 @@ struct fp_far {
 	struct fp_statspage *stats;
 	struct fp_budget budget;
 	struct fp_evict_queue evict_queue;
-	/* pinned ranges; mostly none where the kernel can fault on far memory */
+	/* the pinned ranges; nearly always none, if the kernel can fault on far memory */
 	struct fp_pin_table pins;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
@@ -132,9 +132,9 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
- * Sets whether a child that is made from now on gets n pages of the range. inherit is true only
- * while a fork of ours is under way, as only that gives the child an agent. A child of a bare call
- * gets no far memory: it can't read zeros by mistake.
+ * Sets whether children that are made from now on inherit n pages of the range. The parameter
+ * inherit is true only while a fork of ours is under way, because only such a child gets an agent.
+ * A child of a bare call inherits no far memory, so it can't read zeros by mistake.
  */
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit);
 /* Marks the process as a child of a fork of ours. Called in that child. */

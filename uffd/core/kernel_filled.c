@@ -83,7 +83,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /*
  * True if the budget allows the kernel to fill pages around page. While half of the budget is free,
- * any pages. After that, and down to the margin, only pages next to kernel-filled ones.
+ * the kernel may fill pages in any chunk. With less, but at least two margins and a chunk, only in
+ * a chunk that has kernel-filled pages, or in the chunk after it.
  */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
@@ -202,10 +203,11 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 }
 
 /*
- * Lets the kernel fill these pages. It still reports a bare call that ends their mapping. At its
- * limit of mappings the kernel may stop half-way, with some pages unregistered and perhaps filled.
- * Then the run is kernel-filled all the same, and as much of it is registered as possible. A fault
- * on a registered page finds it absent although its word says resident, and fills it.
+ * Lets the kernel fill these pages. The kernel still reports a bare call that ends their mapping.
+ * At its limit of mappings, the kernel may stop half-way: some pages are unregistered then, and
+ * perhaps filled. Even so the whole run counts as kernel-filled, and as much of it as possible is
+ * registered again. A fault on a registered page finds it absent although its word says RESIDENT,
+ * and then fills it.
  */
 static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -228,9 +230,9 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * Gives an owned run to the kernel, if the layout has not changed. If the run's mapping had ended
- * before, its pages would become kernel-filled in no mapping. If the mapping ends now, the call
- * that ends it waits for us.
+ * Gives an owned run to the kernel, unless the layout has changed since it was read: if the mapping
+ * is gone, the run must stay registered. A call that ends the mapping from now on waits for the
+ * pages that we own.
  */
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes,
                         struct chunk_run run, unsigned n_fresh)
@@ -316,7 +318,10 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 		fp_far_end(far, page, FP_EV_NOT_INSTALLED);
 }
 
-/* Waits for no page of the chunks, because this thread's stack is local. */
+/*
+ * The calling thread's stack is local. So the thread can't fault on a page of these chunks while it
+ * owns that page.
+ */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end)
 {
@@ -391,8 +396,8 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 /* ---- from one mapping to the next ---- */
 
 /*
- * Makes a free run pages of the new mapping. False if another thread owns one of them, for a
- * moment, or tokens are short.
+ * Turns a free kernel-filled run into pages of the new mapping. False: at this moment another
+ * thread owns one of the pages, or there are too few tokens.
  */
 static bool resume_run(struct fp_far *far, struct chunk_run part)
 {

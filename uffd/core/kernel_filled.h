@@ -52,10 +52,10 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 #define FP_KERNEL_FILLED_SHORT 1024u
 
 /*
- * Makes the free pages [start, end), of one chunk, pages of piece. If they are kernel-filled, they
- * stay so where the piece and the budget allow it. Otherwise they are registered again. Called
- * under the layout lock, before the pages can be touched. 0, or the kernel's error as from
- * fp_kernel_filled_end.
+ * Turns the free pages [start, end), all in one chunk, into pages of piece. If they are
+ * kernel-filled, they stay so where the piece and the budget allow it. Otherwise they are
+ * registered again. Called under the layout lock, before the pages can be touched. 0, or the
+ * kernel's error as from fp_kernel_filled_end.
  */
 int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end);
 
@@ -76,7 +76,8 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page);
 /*
  * True if the kernel may fill pages of this chunk once they are dropped. Ask before the drop, as
  * the chunk may be registered at any moment. If a page's word allows it (fp_kernel_filled_keeps),
- * the page then keeps its word and token though it is absent. A fault on it finds out.
+ * the page then keeps its word and token though it is absent. The next fault on the page finds that
+ * it is absent.
  */
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page);
 bool fp_kernel_filled_keeps(uint64_t word);

@@ -101,7 +101,7 @@ void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store
 	fp_store_node_info(store, node, &info);
 	if (info.adopting && !info.last_error)
 		return;    /* this node is not used yet */
-	if (info.adopting) /* its pages can be read, but no page can leave to it */
+	if (info.adopting) /* its pages can be read, but no page can be written to it yet */
 		info.state = FP_BREAKER_OPEN;
 	news = fp_node_notice_step(said, info.state, fp_clock_ns(), &outage_ns);
 	if (news != FP_NEWS_NONE)

@@ -1,7 +1,7 @@
 /*
  * Reports on nodes to people: one line when a node is cut off, one when it is back, one when it is
- * lost. Room: uffd/core. Two kinds of outages are only counted: one that the first attempt ends,
- * and further short outages of a link that flaps.
+ * lost. Room: uffd/core. Two kinds of outages are only counted, not reported. One kind ends with
+ * the first attempt to reconnect. The other kind is a further short outage of a link that flaps.
  */
 #ifndef FP_NODE_NOTICE_H
 #define FP_NODE_NOTICE_H

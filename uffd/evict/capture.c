@@ -28,8 +28,8 @@ static struct fp_leaving *batch_add(struct fp_batch *b, uint32_t page, bool move
 }
 
 /*
- * Ends the capture of a page that a raw system call dropped without an event. It reads zeros now,
- * as the kernel promised the program.
+ * Ends the capture of a page that a bare call dropped without an event. It reads zeros now, as the
+ * kernel promised the program.
  */
 static void vanished(struct fp_far *far, uint32_t page)
 {
@@ -71,9 +71,10 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 
 /*
  * After a fork, a page is shared with the child until one side writes. So we make the kernel write
- * to it, to get a copy of our own. A dirty page therefore stays writable until it is moved: on a
- * protected page that write would wait for us, and we for it. A clean page is protected, and gives
- * -EINVAL: no call has pinned it for writing, so it can be copied instead.
+ * to the page, to get a copy of our own. A dirty page therefore stays writable until it is moved:
+ * on a protected page the kernel's write would wait for this thread, and this thread for the write.
+ * For a clean page the result is -EINVAL. Such a page is protected, so no call has pinned it for
+ * writing, and it can be copied instead.
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {

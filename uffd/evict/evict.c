@@ -93,8 +93,8 @@ static int by_number(const void *a, const void *b)
 }
 
 /*
- * True if a clean page may be dropped. If its slot's node no longer answers, it is the last copy,
- * and must be written elsewhere (law 2).
+ * True if a clean page may be dropped. If the node of its slot no longer answers, the local page is
+ * the last copy and must be written to another node (law 2).
  */
 static bool may_drop(const struct fp_far *far, uint64_t word)
 {
@@ -104,8 +104,8 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 }
 
 /*
- * Refuses the pages whose bits are set in which. Keeps the others at the start of pages, and
- * returns their number.
+ * Refuses each page whose bit is set in the parameter which. Moves the other pages to the start of
+ * the array pages and returns their number.
  */
 static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64_t which)
 {
@@ -253,8 +253,10 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, s.action != FP_ACT_PUT_BACK);
 }
 
-/* True if the page may be written to this slot: its node answers, and no parent or child may read
- * it. */
+/*
+ * True if the page may be written to this slot: the slot's node answers, and no parent or child of
+ * this process may read the slot.
+ */
 static bool can_write_to(const struct fp_far *far, uint64_t slot)
 {
 	return slot && fp_store_slot_up(far->store, slot) && !fp_store_slot_is_shared(far->store, slot);
@@ -309,7 +311,10 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
 		if (!pages[i]->io.slot && !pages[i]->zero)
 			pages[i]->io.slot = fresh[used++];
 	fp_far_count_nodes(far, &up, &cut_off);
-	/* a node that is cut off may have slots: a thread that needs a token waits for it */
+	/*
+	 * a node that is cut off may have free slots: a thread that needs a token waits for that
+	 * node
+	 */
 	if (got == need || !cut_off)
 		note_slots(far, got == need);
 }
@@ -402,8 +407,8 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 }
 
 /*
- * False: a fork freezes evictions. Sequentially consistent with fp_reclaim_freeze: it sees us
- * inside, or we see the freeze.
+ * False if a fork has frozen evictions. Sequentially consistent with fp_reclaim_freeze: either the
+ * freezing thread sees that we are inside, or we see the freeze.
  */
 static bool enter(struct fp_far *far)
 {
@@ -432,9 +437,9 @@ static bool can_leave(struct fp_evictor *ev)
 }
 
 /*
- * Takes the oldest entries of the queue until it has want victims, or no entry is left. It does not
- * stop early: after a large munmap there can be tens of thousands of stale entries in a row, and
- * the caller would think that there are no victims.
+ * Takes the oldest entries of the queue until the evictor has as many victims as want says, or no
+ * entry is left. The search does not end earlier: a large munmap may leave tens of thousands of
+ * stale entries in a row, and the caller would think that there are no victims.
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {

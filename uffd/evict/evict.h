@@ -17,16 +17,16 @@ struct fp_evictor;
 
 /*
  * lane: carries write-backs; the caller owns it, the evictor's thread uses it. NULL: all nodes are
- * mapped. stage: where MOVE puts pages: FP_STAGE_PAGES pages of the far range, opened and in no
- * mapping. 0 or -ENOMEM.
+ * mapped. stage: where MOVE puts pages. It is FP_STAGE_PAGES accessible pages of the far range, in
+ * no mapping of the program. 0 or -ENOMEM.
  */
 int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct fp_evictor **ret_evictor);
 void fp_evictor_free(struct fp_evictor *evictor);
 
 /*
- * Takes up to want (at most FP_BUDGET_BATCH_MAX) of the oldest pages and makes them leave. With a
- * lane, write-backs go on after the return. Returns how many pages left or are leaving. 0: no page
- * could be taken, or all batches are in use.
+ * Takes the oldest pages and makes them leave. Takes no more pages than the parameter want, which
+ * is at most FP_BUDGET_BATCH_MAX. With a lane, write-backs go on after the return. Returns how many
+ * pages left or are leaving. 0: no page could be taken, or all batches are in use.
  */
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 

@@ -49,12 +49,12 @@ struct fp_reclaim {
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns, next_revive_ns;
-	bool adopting;        /* slots are wanted, but need a session: wait for that in short turns */
+	bool adopting;        /* slots are wanted, but a session must open first: waits ADOPTING_NS a turn */
 	_Atomic bool resting; /* no page is leaving, and none will while far->fork_freeze is set */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
 	void *arg;
-	bool reads;        /* reads the userfaultfd: no fault thread does; only bare calls send messages */
+	bool reads;        /* there is no fault thread: this thread reads the messages (of bare calls only) */
 	unsigned stuck;    /* tries in a row that wanted tokens and evicted nothing */
 	uint64_t retry_ns; /* if stuck > 0: when to try again */
 	struct fp_lastthread lastthread;
@@ -86,8 +86,8 @@ static void run_pageout(struct fp_reclaim *rc)
 }
 
 /*
- * True below the high watermark: evictions begin when less than one margin is free, and end when
- * two are.
+ * True below the high watermark, which is two margins of free tokens. A thread that takes tokens
+ * wakes the reclaim thread when less than one margin is left.
  */
 static bool wants_room(const struct fp_reclaim *rc)
 {
@@ -110,8 +110,8 @@ static bool run_evictions(struct fp_reclaim *rc)
 }
 
 /*
- * Takes more leases when a page that is to leave has no slot: without a reservation, pages get
- * slots only then.
+ * Takes more leases when a page that is to leave found no slot. Pages without a reservation get
+ * their slots only when they leave.
  */
 static void extend_store(struct fp_reclaim *rc)
 {
@@ -164,8 +164,8 @@ static void keep_room(struct fp_reclaim *rc)
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
 		return;
 	/*
-	 * with capture by protect, the kernel refuses to drop a page only after it was written: so
-	 * look at sealed, too
+	 * with capture by protect, the kernel refuses to drop a page only after the page was
+	 * written: so an eviction that has begun may be in vain, and the field sealed tells
 	 */
 	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;

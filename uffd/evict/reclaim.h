@@ -16,8 +16,8 @@ struct fp_reclaim;
 
 struct fp_reclaim_options {
 	struct fp_far *far;
-	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
-	struct fp_affinity *affinity; /* the thread joins it and calls its ticks; outlives the thread */
+	char *stage;                  /* FP_STAGE_PAGES accessible pages of the far range, in no mapping */
+	struct fp_affinity *affinity; /* the thread joins it and calls its tick; outlives the thread */
 	void (*tend)(void *arg);      /* called in each turn of the thread */
 	void *arg;
 };

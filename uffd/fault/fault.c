@@ -24,7 +24,7 @@
 #include "thread.h"
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
-#define FULL_READS   4   /* full reads of one message after which it asks for more, which costs time */
+#define FULL_READS   4   /* a read of several costs more: only after so many full reads of one message */
 #define SPIN_LOOKS   32u /* how many looks for answers come between two looks for messages */
 
 struct fp_fault_loop {

@@ -73,9 +73,9 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 }
 
 /*
- * Sleeps until a guest asks, or for a turn if a request must be tried again. A guest's page may
- * wait for a node that is cut off. Other guests do not wait with it, while one of the REQUESTS is
- * free.
+ * Sleeps until a guest makes a request, or for TURN_NS if a request must be tried again. The page
+ * of one guest may wait for a node that is cut off. Other guests need not wait for that as long as
+ * one of the REQUESTS places is free.
  */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {
@@ -112,8 +112,8 @@ static void *run(void *arg)
 /* ---- guests ---- */
 
 /*
- * In a new pid namespace, a guest may have the same low number as the process that it shares memory
- * with. But a guest does not find that process's threads there.
+ * In a new pid namespace, a guest may have the same low number as the process whose memory it
+ * shares. But there tgkill does not find the thread that serves requests.
  */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {

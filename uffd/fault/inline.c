@@ -18,8 +18,8 @@
 #include "spin.h"
 
 #define SERVERS_MAX  16u
-#define DIRECT_MAX   16u /* most servers without links: each is only a read-ahead table */
-#define WIRE_MAX     8u  /* most servers with links: each has two links to every node */
+#define DIRECT_MAX   16u /* at most so many servers without links: each is only a read-ahead table */
+#define WIRE_MAX     8u  /* at most so many servers with links: each has two links to every node */
 #define WIRE_FETCHES 96u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
 #define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
@@ -69,8 +69,8 @@ static void give_back(struct inline_server *p)
 }
 
 /*
- * True if the server has an arrival for this page. Pages left behind occupy arrivals, so some
- * arrivals are kept for faults that need no node.
+ * True if the server has a free arrival for this page. A page whose node is not up may occupy its
+ * arrival for long. Such a page gets an arrival only if enough are left for other faults.
  */
 static bool has_record(const struct fp_server *sv, uint64_t word)
 {

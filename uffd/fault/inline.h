@@ -21,7 +21,7 @@ struct fp_layout;
 struct fp_inline_options {
 	struct fp_far *far;
 	const struct fp_layout *layout;
-	char *stage; /* FP_STAGE_PAGES pages of the far range, opened, in no mapping; NULL: no evictor */
+	char *stage; /* FP_STAGE_PAGES accessible pages of the far range, in no mapping; NULL: no evictor */
 	unsigned readahead_pages;
 };
 
@@ -49,8 +49,8 @@ bool fp_inline_has_guest(const struct fp_inline *in);
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
 /*
- * fp_inline_serve for a caller that knows from fp_inline_has_guest whether it is a guest: that
- * costs a system call.
+ * Does the same as fp_inline_serve. The caller says whether it is a guest. It knows that from
+ * fp_inline_has_guest, and so saves a second system call.
  */
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest);
 

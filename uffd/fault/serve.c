@@ -22,7 +22,7 @@
 #include "lockedmem.h"
 
 #define FORK_OVERDRAW 1024u /* pages */
-#define ALONG_MAX     7u    /* most pages read ahead in a fault's own request */
+#define ALONG_MAX     7u    /* at most so many pages are read ahead in the request of a fault */
 #define AHEAD_BATCH   8u    /* how many pages read ahead are installed between two looks for faults */
 #define WAITS         1
 
@@ -42,8 +42,8 @@ static void free_arrival(struct fp_server *sv, struct fp_arrival *a);
 
 /*
  * Called if the word says resident, but the kernel says missing. Most likely this is the second
- * message of a fault that has ended, and the install finds the page present. If not, a raw system
- * call dropped the page, and it must read zeros.
+ * message of a fault that has ended, and the install finds the page present. If not, a bare call
+ * dropped the page, and it must read zeros.
  */
 static void verify(struct fp_server *sv, uint32_t page)
 {
@@ -226,7 +226,7 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 		return WAITS;
 	patience_ns = fp_far_patience_ns(far);
 	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
-	/* asked a second time: a node may come back, or be cut off, between two looks */
+	/* patience is asked a second time: between two looks a node may be cut off or come back */
 	patience_ns = FP_MAX(patience_ns, fp_far_patience_ns(far));
 	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, patience_ns))
 		return WAITS;
@@ -274,8 +274,9 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 }
 
 /*
- * Takes the pages after the fault's page for read-ahead, at most n, while they are of its kind;
- * tokens for n are there. Returns how many it took, and their former words in ret_olds.
+ * Takes up to n pages that follow the fault's page, for read-ahead. Stops at the first page that is
+ * not of the same kind (ZERO or REMOTE). The caller has taken n tokens; tokens that are not needed
+ * go back. Returns how many pages were taken, and their former words in ret_olds.
  */
 static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, unsigned n, uint64_t *ret_olds)
 {

@@ -65,9 +65,9 @@ int fp_server_open(struct fp_server *server, const struct fp_server_options *opt
 void fp_server_close(struct fp_server *server);
 
 /*
- * Begins to serve a fault whose message was read at now. If all nodes are mapped, the fault ends
- * before the return, unless it must wait for a token (starved_head). At least one arrival must be
- * free.
+ * Begins to serve a fault; now is the time at which its message was read. If all nodes are mapped,
+ * the fault ends before the return, unless it must wait for a token (starved_head). At least one
+ * arrival must be free.
  */
 void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint64_t now);
 

@@ -12,8 +12,8 @@
 #include "clock.h"
 
 #define FP_SPIN_NS    (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
-#define FP_SPIN_SCORE 16                       /* this many waits that paid count at most */
-#define FP_SPIN_PROBE 128u                     /* if it does not pay, one wait of this many tries it */
+#define FP_SPIN_SCORE 16                       /* the highest score */
+#define FP_SPIN_PROBE 128u                     /* while it does not pay, one in so many waits spins anyway */
 
 struct fp_spin {
 	int score; /* above 0: spinning pays */

@@ -2,13 +2,13 @@
  * Affinity: keeps the fault thread and the thread that faults most on one CPU. Room: uffd/kernel.
  *
  * To wake a thread on another, idle CPU, an interrupt must bring that CPU out of idle. A fault
- * needs two such wake-ups: measured 12 to 49 µs instead of 6. The scheduler sees the fault thread
- * run and moves the woken thread to an idle CPU each time. So a thread that makes most of the
- * faults is held on the fault thread's CPU, and released when it no longer does.
+ * needs two such wake-ups, and then takes 12 to 49 µs instead of 6 (measured). The scheduler sees
+ * the fault thread run and moves the woken thread to an idle CPU each time. So a thread that makes
+ * most of the faults is held on the fault thread's CPU, and released when it no longer does.
  *
- * The agent's threads come to that CPU, too: from elsewhere, each page that they take from the
- * program would interrupt it. The fault thread calls fp_affinity_fault; release and tick may come
- * from any thread.
+ * The agent's threads run on that CPU, too. On another CPU, an agent thread would interrupt the
+ * held thread with each page that it takes from the program. The fault thread calls
+ * fp_affinity_fault; any thread may call fp_affinity_release and fp_affinity_tick.
  */
 #ifndef FP_AFFINITY_H
 #define FP_AFFINITY_H
@@ -49,10 +49,10 @@ void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Releases the calling thread if it is held; with anyone, releases whichever thread is held. Called
- * before a thread starts threads or programs, which would inherit its one CPU, and before the
- * program reads or sets CPUs. A child of vfork shares this memory and may have the held thread's
- * CPU: it releases only itself.
+ * Releases the calling thread if it is held. If the parameter anyone is true, releases the held
+ * thread, whichever it is. Called before a thread starts threads or programs, which would inherit
+ * its one CPU, and before the program reads or sets CPUs. A child of vfork shares this memory and
+ * may have the held thread's CPU: it releases only itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
 

@@ -17,8 +17,8 @@ static const uint64_t to_block[2][2] = {
 };
 
 /*
- * If somebody sends SIGBUS, the program's handler may interrupt the functions below and may call
- * them. So they restore told and asked before they return.
+ * If somebody sends SIGBUS, the program's handler may interrupt a function below, and may itself
+ * call that function. So each function restores the fields told and asked before it returns.
  */
 static __thread struct {
 	uint64_t told, asked; /* the mask that the kernel returned; the mask that we set */

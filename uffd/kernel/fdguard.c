@@ -17,9 +17,9 @@
 #define TICK_NS (250 * FP_NSEC_PER_MSEC)
 
 /*
- * Closes all but the vital descriptors, in a table of the thread's own. The first close_range makes
- * that table and closes nothing. Uses raw system calls: the shim would take the C library's for the
- * program's.
+ * Gives this thread a descriptor table of its own, and closes all but the vital descriptors in it.
+ * The first close_range makes the table and closes nothing. Uses raw system calls: the shim would
+ * take calls of the C library's functions for calls of the program.
  */
 static int keep_vital_only(struct fp_fdguard *guard)
 {
@@ -36,7 +36,9 @@ static int keep_vital_only(struct fp_fdguard *guard)
 			return -errno;
 		if (vital >= 0) {
 			guard->fds[guard->n_fds++] = vital;
-			fp_fd_watch(vital); /* its guard keeps it; the guard of another far memory must not */
+			/* from now on the guard of another far memory does not keep this
+			 * descriptor */
+			fp_fd_watch(vital);
 		}
 		from = (unsigned)vital + 1;
 	} while (vital >= 0);
@@ -69,8 +71,8 @@ static void compare(const struct fp_fdguard *guard)
 }
 
 /*
- * True if the guard must end. Waits by a bare call: the shim would take the C library's for the
- * program's.
+ * True if the guard must end. Waits by a raw system call: the shim would take a call of the C
+ * library's function for a call of the program.
  */
 static bool sleep_until_stop(struct fp_fdguard *guard)
 {

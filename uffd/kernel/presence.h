@@ -1,6 +1,7 @@
 /*
  * Tells whether pages are present and addresses mapped, as the kernel sees it. Room: uffd/kernel.
- * Uses raw system calls: the shim would answer the C library's as the program's.
+ * Uses raw system calls: if the C library's functions were called, the shim would answer as it
+ * answers the program.
  */
 #ifndef FP_PRESENCE_H
 #define FP_PRESENCE_H

@@ -1,6 +1,6 @@
 /*
- * See process_memory.h. Uses raw system calls: the shim would answer the C library's as the
- * program's.
+ * See process_memory.h. Uses raw system calls: if the C library's functions were called, the shim
+ * would answer as it answers the program.
  */
 #include "process_memory.h"
 

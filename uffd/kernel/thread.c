@@ -45,7 +45,10 @@ static int create(struct fp_thread *thread)
 	return -r;
 }
 
-/* Local memory. Only a few pages are present: each child of a fork must copy and free these. */
+/*
+ * The stack is local memory. Only a few of its pages are present, because each child of a fork must
+ * copy and free those.
+ */
 static void *stack_new(void)
 {
 	char *stack = fp_lockedmem_lazy(STACK_BYTES);

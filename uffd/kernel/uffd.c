@@ -21,8 +21,8 @@
 	 UFFD_FEATURE_EVENT_REMAP)
 
 /*
- * Issues an ioctl. Notices that a bare close took the descriptor away, before a fault ends: see
- * fdguard.h.
+ * Issues an ioctl. If a bare close has taken the descriptor away, notices it here, before a fault
+ * can end by mistake: see fdguard.h.
  */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -180,8 +180,8 @@ int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, u
 }
 
 /*
- * True while a mapping is being changed: the kernel then fails with EAGAIN before it checks the
- * arguments. Otherwise the empty range gives EINVAL.
+ * True while a mapping is being changed: then the kernel fails with EAGAIN before it checks the
+ * arguments. At other times the empty range gives EINVAL.
  */
 bool fp_uffd_is_changing(const struct fp_uffd *uffd)
 {
@@ -189,8 +189,9 @@ bool fp_uffd_is_changing(const struct fp_uffd *uffd)
 }
 
 /*
- * The bytes done, or a negative errno. The kernel reports a partial success as EAGAIN, with the
- * bytes done. After a failure, done may be a negative errno.
+ * Returns how many bytes an ioctl has done, or its error. done is the count that the kernel wrote;
+ * after a failure it may be a negative errno. If only a part was done, the kernel returns EAGAIN
+ * and writes the count of that part.
  */
 static ssize_t done_or_error(int r, int64_t done)
 {

@@ -33,7 +33,7 @@ enum fp_uffd_flags {
 struct fp_uffd_fault {
 	uint64_t addr;          /* the page's address */
 	const char *changed_by; /* of an event: the calls that may have caused it; NULL: a fault */
-	uint32_t tid;           /* the faulting thread; not set if it serves itself */
+	uint32_t tid;           /* the faulting thread; not set if the thread serves its own faults */
 	bool write;
 	bool wp; /* the fault is a write to a present, protected page */
 };
@@ -83,24 +83,26 @@ int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, u
 bool fp_uffd_is_changing(const struct fp_uffd *uffd);
 
 /*
- * Installs len bytes at dst, write-protected if protect, and wakes the threads that wait there.
- * Returns the bytes installed (may be fewer than len), or an error: -EEXIST (the first page is
- * present), -ENOENT (no longer mapped), -EAGAIN (the layout is changing), -ESRCH (the process is
- * exiting), -ENOMEM.
+ * Installs len bytes at dst and wakes the threads that wait there. If the parameter protect is
+ * true, the pages are write-protected. Returns the bytes installed (may be fewer than len), or an
+ * error: -EEXIST (the first page is present), -ENOENT (no longer mapped), -EAGAIN (the layout is
+ * changing), -ESRCH (the process is exiting), -ENOMEM.
  */
 ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, size_t len, bool protect);
 
 /*
  * Moves whole pages, each atomically, from src to dst, which must be empty. Returns the bytes moved
  * (may be fewer than len), or an error: -EBUSY (pinned for I/O or shared with a forked child),
- * -ENOENT (not there), -EINVAL (mapped read-only, or locked), -EAGAIN. Pages that the kernel moved
- * without saying so count, if mincore is permitted or pagemap_fd is not -1.
+ * -ENOENT (not there), -EINVAL (mapped read-only, or locked), -EAGAIN.
+ *
+ * The kernel may move pages without reporting them. The result includes such pages if mincore is
+ * permitted or pagemap_fd is not -1.
  */
 ssize_t fp_uffd_move(const struct fp_uffd *uffd, int pagemap_fd, void *dst, void *src, size_t len);
 
 /*
- * Write-protects present pages, or lifts the protection and wakes their waiters. 0; -ENOENT: not
- * mapped; -EAGAIN.
+ * Write-protects present pages if the parameter protect is true. Otherwise lifts their protection
+ * and wakes the threads that wait for them. 0; -ENOENT: not mapped; -EAGAIN.
  */
 int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect);
 

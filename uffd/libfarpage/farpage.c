@@ -90,8 +90,8 @@ static void fork_parent(void)
 }
 
 /*
- * Starts the child's agents, which release the devices inherited from the parent. If there is no
- * agent, releases them here: the child may open a far memory of its own.
+ * Starts the child's agents. They release the devices that the child inherited from its parent. If
+ * there is no agent, this function releases these devices: the child may open a far memory later.
  */
 static void fork_child(void)
 {

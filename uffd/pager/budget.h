@@ -48,18 +48,19 @@ void fp_budget_give(struct fp_budget *budget, unsigned n);
 void fp_budget_leave(struct fp_budget *budget, unsigned n);
 
 /*
- * Calls pin n pages more, or fewer. A pinned page can't leave. Pinned pages beyond half of the
- * budget come on top of it, so that the other half remains for pages that can leave.
+ * From now on n pages more are pinned, or n pages fewer. A pinned page can't leave. Pinned pages
+ * beyond half of the budget come on top of it, so that the other half remains for pages that can
+ * leave.
  */
 void fp_budget_pin(struct fp_budget *budget, uint64_t n);
 void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
 
 /*
  * If the program has pinned all resident pages (O_DIRECT, registered buffers), waiting frees no
- * token. The first thread that waits a whole deadline in vain grants one page on top of the budget.
- * While there are grants, each failed try to evict grants a batch more, so that no thread waits so
- * long again. Each page that leaves ends a grant. for_good: waiting can't help, so no thread need
- * have waited.
+ * token. The first thread that waits until its deadline in vain grants one page on top of the
+ * budget. As long as there are grants, each vain attempt to evict grants one more batch, so that no
+ * other thread waits so long. Each page that leaves ends one grant. The parameter for_good says
+ * that waiting can't help: then the attempt grants a batch even if no thread has waited.
  */
 void fp_budget_grant(struct fp_budget *budget);
 bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: a page was granted */

@@ -2,10 +2,10 @@
  * The eviction queue: page numbers in the order in which they became resident. To evict in another
  * order, replace this module. Room: uffd/pager.
  *
- * Only agent code takes its lock, for a few instructions or while the queue grows; the program's
- * threads block signals first. The caller gives it memory for the most entries, and it touches no
- * more of that than its capacity. So it can grow on the fault path, which must not allocate (law
- * 4).
+ * Only agent code takes the queue's lock, for a few instructions or while the queue grows; the
+ * program's threads block signals first. The caller gives the queue memory for the highest number
+ * of entries. The queue touches only as much of it as its present capacity needs. So it can grow on
+ * the fault path, which must not allocate (law 4).
  */
 #ifndef FP_EVICT_QUEUE_H
 #define FP_EVICT_QUEUE_H
@@ -17,7 +17,7 @@
 struct fp_evict_queue {
 	pthread_mutex_t lock;
 	uint32_t *items;
-	uint64_t capacity, room; /* entries that fit now; the most that may ever fit; powers of two */
+	uint64_t capacity, room; /* entries that fit now; entries that may ever fit; both powers of two */
 	uint64_t head, tail;
 };
 
@@ -26,7 +26,9 @@ void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t
 void fp_evict_queue_done(struct fp_evict_queue *queue);
 /* Grows the queue to capacity entries or more, but no further than its room. */
 void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity);
-/* Gives up the room that the queue does not use beyond n entries. Returns the room that is left. */
+/*
+ * Lowers the room to n entries or more, but not below the present capacity. Returns the new room.
+ */
 uint64_t fp_evict_queue_trim(struct fp_evict_queue *queue, uint64_t n);
 /* False if the queue is full. */
 bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page);

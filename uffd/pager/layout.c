@@ -211,7 +211,8 @@ static void join_at(struct fp_layout *layout, size_t i)
 }
 
 /*
- * Counts n far pages of the piece that come, or go if n is negative. Foreign pieces do not count.
+ * Counts n far pages of the piece as newly mapped, or as unmapped if n is negative. Foreign pieces
+ * do not count.
  */
 static void account(struct fp_layout *layout, const struct fp_piece *piece, int64_t n)
 {

@@ -42,7 +42,7 @@ struct fp_piece_change {
 };
 
 struct fp_layout {
-	struct fp_piece *pieces; /* sorted; reserved for the most pieces possible, memory comes on touch */
+	struct fp_piece *pieces; /* sorted; addresses for PIECES_MAX pieces, their memory comes on touch */
 	size_t n;
 	uint32_t end;             /* the number of pages of the range */
 	uint32_t origin;          /* the search for a gap begins at this page */

@@ -64,7 +64,10 @@ static struct fp_page_step on_missing(uint64_t word, bool write)
 		 */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 	case FP_PAGE_LOST:
-		/* owned, as a poison that comes after a revival would stay */
+		/*
+		 * ARRIVING, so that this thread owns the page: otherwise FP_EV_REVIVE could bring
+		 * it back before it is poisoned, and the poison would stay
+		 */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_POISON);
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
@@ -98,8 +101,8 @@ static struct fp_page_step on_ahead(uint64_t word, enum fp_page_state wanted)
 }
 
 /*
- * Ends by INSTALLED_RW. If the page turns out to be absent, ends by NOT_INSTALLED: there is no
- * other copy.
+ * The owner ends the state by INSTALLED_RW. If the page turns out to be absent, the owner ends it
+ * by NOT_INSTALLED: there is no other copy.
  */
 static struct fp_page_step on_adopt(uint64_t word)
 {

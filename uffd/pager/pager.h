@@ -55,7 +55,7 @@ enum fp_page_event {
 	FP_EV_ADOPT,         /* own a page as it is, only if it is RESIDENT, DIRTY and without a slot */
 	FP_EV_INSTALLED,     /* ARRIVING ends: the page is present, write-protected */
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: the page is present, writable */
-	FP_EV_NOT_INSTALLED, /* ARRIVING ends as it began: unmapped, or no longer wanted */
+	FP_EV_NOT_INSTALLED, /* ARRIVING ends: the page is unmapped or not wanted; ZERO or REMOTE again */
 	FP_EV_FETCH_FAILED,  /* ARRIVING ends: no node can give the page back, and it is poisoned now */
 	FP_EV_EVICT,         /* a victim, taken from the eviction queue: it is to leave */
 	FP_EV_PAGEOUT,       /* a victim that the program named: it is to leave; its queue entry stays */

@@ -65,16 +65,18 @@ static inline void fp_pin_fence(void)
 }
 
 /*
- * Which of n pages (at most 64) are pinned: one bit for each page. The evictor calls it after a
- * fence. The result may contain a pin that has just ended, but never lacks one.
+ * Tells which of n pages (at most 64) are pinned: one bit for each page. The evictor calls it after
+ * a fence. The result never misses a pin, but may contain one that has just ended.
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
 /* True if the page is pinned; as fp_pin_look. */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
 
-/* Called in a forked child, which has one thread: clears all places except the n_keep ranges of
- * places in keep. */
+/*
+ * Called in a forked child, which has one thread. Keeps the places that are listed in keep (n_keep
+ * ranges of places), and clears all others.
+ */
 void fp_pin_forked(struct fp_pin_table *table, const struct fp_page_range *keep, unsigned n_keep);
 
 #endif

@@ -206,7 +206,10 @@ void fp_space_unback(struct fp_space *space, uint64_t n)
 		fp_store_unreserve(space->far->store, n);
 }
 
-/* Takes over pages in this place that an earlier mapping left kernel-filled. */
+/*
+ * An earlier mapping may have left pages kernel-filled in the place of this piece. Makes them pages
+ * of the piece.
+ */
 static int resume_filled(struct fp_space *space, const struct fp_piece *piece)
 {
 	int r = 0;
@@ -334,9 +337,9 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 }
 
 /*
- * Replaces what is mapped there by the piece. First protects the old pages, then drops them:
- * otherwise a late write could survive in a page that is no longer writable. If a later step fails,
- * nothing is mapped there.
+ * Replaces the mappings in the piece's place by the piece. Changes the protection of the old pages
+ * first, then drops them: otherwise a late write could survive in a page that is no longer
+ * writable. If a later step fails, nothing is mapped there.
  */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {

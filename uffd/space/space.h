@@ -11,7 +11,8 @@
  * MAP_FIXED: a foreign piece. Calls on it go to the kernel, unless they would leave a hole.
  *
  * All addresses and lengths are multiples of FP_PAGE_SIZE unless said otherwise. Each function
- * returns the errors of its system call. After an error the same part is done as in the kernel.
+ * returns the errors of its system call. A call that fails half-way has done what the kernel would
+ * have done until then.
  */
 #ifndef FP_SPACE_H
 #define FP_SPACE_H
@@ -53,8 +54,8 @@ struct fp_remap {
 
 /*
  * Maps len bytes of zeros with protection prot (PROT_*), aligned to align (a power of two, at least
- * FP_PAGE_SIZE; 0: a page). Memory that is mapped inaccessible gets its slots when it is opened. 0
- * and *ret_addr; -ENOMEM (no address space, or no slots), -EINVAL.
+ * FP_PAGE_SIZE; 0: a page). With PROT_NONE, the slots are reserved later, when mprotect makes the
+ * memory writable. 0 and *ret_addr; -ENOMEM (no address space, or no slots), -EINVAL.
  */
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 
@@ -82,7 +83,8 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len);
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice);
 
 /*
- * mprotect(2). -ENOMEM at the first part that is not mapped, or if the opened part gets no slots.
+ * mprotect(2). -ENOMEM at the first part that is not mapped. -ENOMEM also if there are no slots for
+ * memory that becomes writable.
  */
 int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot);
 
@@ -98,9 +100,9 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
 
 /*
- * mremap(2), lengths of any size. The bytes move, local or remote. The old or the new place may lie
- * outside of the range. -ENOTSUP: no memory can move into the range or out of it, and no foreign
- * piece can move within it.
+ * mremap(2); the lengths need not be multiples of FP_PAGE_SIZE. The bytes move, local or remote.
+ * The old or the new place may lie outside of the range. -ENOTSUP: no memory can move into the
+ * range or out of it, and no foreign piece can move within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 

@@ -40,7 +40,8 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 }
 
 /*
- * Finds out how many slots the pages need that become writable, reserves them and takes the lock.
+ * Counts the pages that become writable and have no slots yet. Reserves slots for them, and takes
+ * the lock.
  */
 static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_more)
 {
@@ -185,7 +186,9 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 
 /* ---- residency ---- */
 
-/* Takes the lock only if it must: some programs ask before each touch. */
+/*
+ * Takes the lock only if there is a hole or a change: some programs call mincore before each touch.
+ */
 static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;

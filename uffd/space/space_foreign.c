@@ -13,8 +13,8 @@
 #include "cleanup.h"
 
 /*
- * Unregisters pages that the kernel will replace: otherwise the fault thread would get an event of
- * it. Fails only for unmapped pages.
+ * Unregisters pages whose mapping the kernel will replace: otherwise the fault thread would get an
+ * event about that. Fails only for unmapped pages.
  */
 static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
 {
@@ -40,8 +40,8 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Checks that the kernel can map this, by a mapping elsewhere: the mapping that it replaces could
- * not be restored.
+ * Checks that the kernel can make this mapping: maps the same elsewhere, and unmaps it. Without
+ * this check, a mapping that fails would cost the old one, which could not be restored.
  */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {

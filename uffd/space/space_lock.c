@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "inline.h"
 
-#define LOCKED_AT_ONCE 64u /* pages locked at once: few of them leave before that */
+#define LOCKED_AT_ONCE 64u /* so many pages are brought in, then locked: few of them leave in between */
 
 static size_t bytes(uint32_t start, uint32_t end)
 {

@@ -35,8 +35,8 @@ void fp_space_pause(void)
 }
 
 /*
- * Waits until nobody owns the page. The wait ends, as a page changes its state within the patience
- * for nodes.
+ * Waits until nobody owns the page, and claims it. The wait is bounded: no owner keeps a page
+ * longer than the patience for its node.
  */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page)
 {
@@ -230,7 +230,7 @@ static int give_page(struct fp_far *far, uint32_t page)
 		old = fp_space_claim(far, page);
 	}
 	r = fp_page_state(old) == FP_PAGE_LOST ? -EAGAIN : 0;
-	if (r == 0) /* another thread may have made it kernel-filled again; none can while it is ours */
+	if (r == 0) /* it may have become kernel-filled again before it was claimed */
 		r = fp_kernel_filled_end(far, page);
 	if (r == 0)
 		r = fp_uffd_unregister(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);

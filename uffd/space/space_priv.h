@@ -88,7 +88,7 @@ void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
 /* True if no page of the page's chunk was ever touched, so that all are ZERO. */
 bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 
-/* The first page of the chunk after page's, or end if that comes first. */
+/* The first page of the chunk that follows the chunk of page; at most end. */
 uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
 
 /* Registers kernel-filled pages again, with the rest of their runs. False: not all of them. */
@@ -112,9 +112,10 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
 void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /*
- * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. It may be a part that
- * the caller has cut out. Gives back its tokens and slots. -ENOMEM; -EAGAIN: a page can't be
- * brought in. After an error, all pages from that one on are far as before.
+ * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. The piece may be a
+ * part that the caller has cut out. Gives back the tokens and slots of the piece. -ENOMEM; -EAGAIN:
+ * a page can't be brought in. After an error, the page that failed and all pages after it are far,
+ * as before.
  */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 

@@ -222,8 +222,11 @@ static int leave_old(struct move *m)
 	return r < 0 ? r : fp_space_remove(space, m->from, m->from + m->n, &carried);
 }
 
-/* Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A
- * failure half-way (no memory, a page that can't be read) undoes the move. */
+/*
+ * Moves the piece old to a new piece of new_n pages, which begins at page to. All its place is
+ * free. If old is longer, only its first new_n pages move. A failure half-way (no memory, a page
+ * that can't be read) undoes the move.
+ */
 static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n)
 {
 	struct fp_piece fresh = {.start = to,
@@ -364,7 +367,10 @@ static int remap_pages(struct fp_space *space, struct plan *plan)
 	return r;
 }
 
-/* Cuts a foreign piece, which is possible because that leaves no hole. */
+/*
+ * mremap of a foreign piece that stays in its place: keeps its length, or unmaps its end. All other
+ * requests give -ENOTSUP.
+ */
 static int cut_foreign(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
 {
 	bool stays = !(what->flags & FP_REMAP_FIXED);
