@@ -625,8 +625,8 @@ void fp_agent_exiting(struct fp_agent *agent)
 }
 
 /*
- * Also stops agents that started only in part. The fault thread ends first: until its last fault it
- * may need the reclaim thread, and both may need the reconnector.
+ * Also stops agents that started only in part. The fault thread ends first, as its last fault may
+ * need the reclaim thread. Both may need the reconnector, so the reconnector ends after them.
  */
 void fp_agent_stop(struct fp_agent *agent)
 {

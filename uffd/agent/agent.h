@@ -140,9 +140,9 @@ void fp_agent_stop_stray(const struct fp_agent *agent);
  * Any thread of the program may pin, in signal handlers too; pins may nest. No lock, no allocation.
  * struct fp_pin is on the stack of the thread that pins. The same thread unpins, in reverse order.
  * A longjmp or a cancelled thread may leave pins behind. These pins end when that thread pins
- * again, or with fp_agent_thread_ends. Pins do not delay munmap and the like on other threads, as
- * the kernel does not delay them either: then the system call finds the memory unmapped. A forked
- * child keeps the pins of the thread that forked, and no others.
+ * again, or with fp_agent_thread_ends. While memory is pinned, other threads may unmap it. Then the
+ * system call finds it unmapped, as it would without Farpage. A forked child keeps the pins of the
+ * thread that forked, and no others.
  */
 struct fp_pin_range {
 	const void *addr; /* any address and length: parts that are not far are skipped */
@@ -219,9 +219,9 @@ bool fp_agent_is_own_thread(void);
  * fork that it interrupted.
  *   - quiet waits for nodes that are cut off: until the deadline, and after it only while pages
  *     wait for these nodes. Then it waits for write-backs, and for work of the agent that
- *     allocates. Each of these two waits lasts at most about as long as the deadline allows. So
- *     quiet must come before the allocator's locks are taken. On a far stack it ends the process
- *     with status 125.
+ *     allocates. Each of these two waits may last about as long as the deadline. So quiet must
+ *     come before the allocator's locks are taken. On a far stack, quiet ends the process with
+ *     status 125.
  *   - prepare marks every slot in use as shared with the child, and locks the layout.
  *   - parent lets all work go on.
  *   - child starts an agent of its own over the inherited address space. The child sees exactly the

@@ -295,7 +295,8 @@ static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
 }
 
 /*
- * Makes a stats page for the child. A name without the process number belongs to the parent alone.
+ * Makes a stats page for the child. If the user chose a name without the process number, only the
+ * parent uses that name: the child's page goes to the default place.
  */
 static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struct fp_agent_error *error)
 {

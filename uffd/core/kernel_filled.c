@@ -71,8 +71,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 	if (!far->filled_chunks)
 		return;
 	/*
-	 * a kernel before 5.18 refuses both calls for locked memory. But only the process that made
-	 * the table has it locked, and there the table is new and empty
+	 * a kernel before 5.18 refuses both calls if the table is locked in memory. But a child
+	 * inherits no locks, and in the process that made the table it is new and empty
 	 */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
@@ -136,8 +136,8 @@ static unsigned count_fresh(const struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * A chunk has one kernel-filled run at most. So a new run must touch the present one, as those of
- * consecutive mappings do.
+ * A chunk has one kernel-filled run at most. So a new run must be next to the present one, as the
+ * runs of consecutive mappings are.
  */
 static bool can_join(uint32_t page, uint32_t word, struct chunk_run run)
 {

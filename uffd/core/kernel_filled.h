@@ -1,6 +1,6 @@
 /*
  * Kernel-filled memory: while the budget is ample, the kernel itself fills fresh pages. That costs
- * less than one of our faults for each page. Room: uffd/core.
+ * less than a fault through userfaultfd for each page. Room: uffd/core.
  *
  *                  begin: first touch, ample budget
  *     MANAGED ───────────────────────────────────────► FILLED

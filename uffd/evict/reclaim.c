@@ -212,7 +212,10 @@ void fp_reclaim_publish(const struct fp_far *far)
 		publish_node(far->store, i, &stats->node[i]);
 }
 
-/* Also copies the URL in use for each node. It is text, so only this one thread may write it. */
+/*
+ * Publishes the gauges, and copies the URL in use of each node. The URL is text, so only this one
+ * thread may write it.
+ */
 static void publish(struct fp_reclaim *rc)
 {
 	struct fp_statspage *stats = rc->far->stats;

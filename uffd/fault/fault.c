@@ -117,8 +117,8 @@ static unsigned reap(struct fp_fault_loop *fl)
 
 /*
  * After the last answer, lets the program run before anything else. On this CPU it often reaches
- * its next fault before this thread runs again: then nobody sleeps, and nobody must be woken. True
- * if it yielded.
+ * its next fault before this thread runs again: then no thread sleeps, and no thread has to be
+ * woken. True if it yielded.
  */
 static bool linger(struct fp_fault_loop *fl)
 {
@@ -154,8 +154,8 @@ static bool spin(struct fp_fault_loop *fl)
 }
 
 /*
- * Waits for messages, tokens and answers. If all nodes are mapped, waits only for tokens: there the
- * thread waits for messages in read.
+ * Waits for messages, tokens and answers. If all nodes are mapped, waits only for tokens, because
+ * then the thread waits for messages in read.
  */
 static void wait_for_any(struct fp_fault_loop *fl)
 {

@@ -58,7 +58,10 @@ static struct fp_uffd_fault unpack(uint64_t request)
 
 /* ---- the thread ---- */
 
-/* Returns false if it must be tried again: the page is on its way, or another thread owns it. */
+/*
+ * Returns false if the request must be tried again: the page is on its way, or another thread owns
+ * it.
+ */
 static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 {
 	uint64_t wanted = atomic_load(request);

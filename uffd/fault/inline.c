@@ -26,7 +26,7 @@
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread may keep a server */
 #define YIELDS       64u                     /* how often a waiting thread yields before it sleeps */
 #define LOOK_MS      10
-#define GONE_TRIES   3u /* installs without effect after which the page counts as unmapped */
+#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {

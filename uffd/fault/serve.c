@@ -426,8 +426,8 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 }
 
 /*
- * Gives up a page that was only read ahead: it stays in its slot. If a thread waits for the page by
- * now, it faults again.
+ * Gives up a page that was only read ahead: it stays in its slot. A thread may wait for the page by
+ * now: then that thread faults again.
  */
 static void forgo(struct fp_server *sv, struct fp_arrival *a)
 {

@@ -78,8 +78,9 @@ void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint6
 void fp_serve_starved(struct fp_server *server);
 
 /*
- * Over a wire: ends arrivals whose bytes have come: all that threads wait for, and a limited number
- * of pages read ahead. once: looks at the lanes only once. Returns how many it ended.
+ * Called over a wire only. Ends arrivals whose bytes have come: all arrivals that threads wait for,
+ * and a limited number of pages read ahead. once: looks at the lanes only once. Returns how many
+ * arrivals were ended.
  */
 unsigned fp_serve_reap(struct fp_server *server, bool once);
 

@@ -8,7 +8,7 @@
 #include "cleanup.h"
 
 #define WINDOW        64u
-#define MAJORITY      48u /* a thread with this many faults of a window makes most of them */
+#define MAJORITY      48u /* a thread that makes so many faults of a window makes most of them */
 #define SELDOM        32u /* a held thread with fewer faults between two ticks is released */
 #define RELEASE_TRIES 1000u
 

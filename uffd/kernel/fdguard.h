@@ -7,10 +7,11 @@
  *       513 userfaultfd ───────────────► open file ◄───────────────── 513
  *       514 ...                                                       514
  *
- * A program may close or replace any number by a bare system call, which no shim sees. With the
- * last reference to a userfaultfd gone, the kernel would fill missing pages with zeros. With the
- * guard's reference, a fault waits. An agent thread that finds the number missing ends the process
- * with a message. So does the guard, which compares the two tables four times a second.
+ * A program may close or replace any descriptor by a bare call, which no shim sees. If the
+ * last reference to a userfaultfd were gone, the kernel would fill missing pages with zeros. As the
+ * guard has a reference, a fault waits instead. An agent thread that finds its descriptor missing
+ * ends the process with a message. So does the guard, which compares the two tables four times a
+ * second.
  */
 #ifndef FP_FDGUARD_H
 #define FP_FDGUARD_H

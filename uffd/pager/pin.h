@@ -38,9 +38,9 @@ int fp_pin_table_init(struct fp_pin_table *table);
 void fp_pin_table_done(struct fp_pin_table *table);
 
 /*
- * Publishes n ranges in consecutive places: at hint if these are free, else at the next free ones.
- * Returns the first place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers
- * too.
+ * Publishes n ranges in consecutive places. It takes the places from hint on if they are free,
+ * otherwise the next free ones. Returns the first place, or FP_PIN_NO_PLACE if the table is full.
+ * Any thread, signal handlers too.
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);

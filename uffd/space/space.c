@@ -124,7 +124,10 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
 }
 
-/* Unmapped parts stay out of core dumps: the kernel would look at the whole range, page by page. */
+/*
+ * Unmapped parts are kept out of core dumps. Otherwise a dump would look at the whole range, page
+ * by page.
+ */
 static void set_dumped(struct fp_space *space, uint32_t start, uint32_t end, bool dumped)
 {
 	madvise(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT,

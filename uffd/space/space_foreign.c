@@ -1,9 +1,9 @@
 /*
  * Foreign pieces: the kernel's mappings inside the far range. Room: uffd/space; see space_priv.h.
  *
- * The range must never get a hole, where the kernel could place another mapping. So a new piece is
- * mapped over the old one by one system call. When a foreign piece ends, one system call maps
- * inaccessible memory over it.
+ * The range must never get a hole, where the kernel could place another mapping. So a single system
+ * call maps a new piece and ends the old one. When a foreign piece ends, a single system call
+ * replaces it by inaccessible memory.
  */
 #include "space_priv.h"
 
@@ -34,7 +34,10 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_NOHUGEPAGE);
 	madvise(addr, len, MADV_DONTDUMP);
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
-	/* a bare mremap may have grown into a hole without an event, and have left far pages */
+	/*
+	 * a bare mremap may have grown a mapping into a hole without an event, and have left far
+	 * pages there
+	 */
 	fp_space_forget(space, start, end);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }

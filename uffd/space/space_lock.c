@@ -82,8 +82,8 @@ int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, i
 /* ---- locking ---- */
 
 /*
- * Lets the kernel lock the range first, on fault, then gives it the pages. If the kernel refuses,
- * the pages stay far.
+ * First lets the kernel lock the range with MLOCK_ONFAULT, then gives the pages to the kernel. If
+ * the kernel refuses the lock, the pages stay far.
  */
 static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 {
