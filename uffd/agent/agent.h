@@ -171,8 +171,8 @@ bool fp_agent_signal(const siginfo_t *info, const void *context);
 
 /*
  * fp_agent_pin_depth returns how many pins the calling thread has. A child of vfork may be killed
- * while it has pins. After its end, the parent calls fp_agent_pin_vforked, which removes all pins
- * beyond depth.
+ * while it has pins. The parent then calls fp_agent_pin_vforked with the number from before the
+ * vfork, which removes all pins beyond that number.
  */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);

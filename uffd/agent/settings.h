@@ -42,7 +42,7 @@ struct fp_settings {
 	struct fp_rules rules;      /* decide before heap and min_mapping; only the file can set them */
 	bool overcommit;
 	bool report;         /* true: `farpage run` prints a report at the end */
-	uint64_t pool_bytes; /* pool size of `farpage run`'s private node; 0: that of this machine's memory */
+	uint64_t pool_bytes; /* `farpage run`: its node's pool size; 0: the size of this machine's memory */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;

@@ -22,7 +22,7 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* while a page is on its way, a thread tries so often; then it faults again */
+#define SPINS      256u /* while a page is not ready, a thread tries so often; then it faults again */
 #define REPEATS    64u  /* after so many faults in a row at one address, we look at the clock, too */
 
 /*
@@ -113,9 +113,9 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 }
 
 /*
- * True if the page belongs to a file that is mapped inside the range: then the program must handle
- * the signal. Exception: a bare mremap may have grown such a mapping into a hole. The pages in the
- * hole are registered with us.
+ * True if the page belongs to a file or to shared memory inside the range: then the program must
+ * handle the signal. Exception: a bare mremap may have grown such a mapping into a hole. The pages
+ * in the hole are registered with us, and we handle their faults.
  */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {

@@ -72,7 +72,7 @@ void fp_kernel_filled_open(struct fp_far *far)
 		return;
 	/*
 	 * a kernel before 5.18 refuses both calls if the table is locked in memory. But a child
-	 * inherits no locks, and in the process that made the table it is new and empty
+	 * inherits no locks, and in the process that made the table, the table is new and empty
 	 */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);

@@ -36,8 +36,7 @@ static int keep_vital_only(struct fp_fdguard *guard)
 			return -errno;
 		if (vital >= 0) {
 			guard->fds[guard->n_fds++] = vital;
-			/* from now on the guard of another far memory does not keep this
-			 * descriptor */
+			/* from now on no other guard keeps this descriptor */
 			fp_fd_watch(vital);
 		}
 		from = (unsigned)vital + 1;

@@ -7,8 +7,8 @@
  *       513 userfaultfd ───────────────► open file ◄───────────────── 513
  *       514 ...                                                       514
  *
- * A program may close or replace any descriptor by a bare call, which no shim sees. If the
- * last reference to a userfaultfd were gone, the kernel would fill missing pages with zeros. As the
+ * A program may close or replace any descriptor by a bare call, which no shim sees. If the last
+ * reference to a userfaultfd were gone, the kernel would fill missing pages with zeros. As the
  * guard has a reference, a fault waits instead. An agent thread that finds its descriptor missing
  * ends the process with a message. So does the guard, which compares the two tables four times a
  * second.

@@ -21,8 +21,8 @@
 	 UFFD_FEATURE_EVENT_REMAP)
 
 /*
- * Issues an ioctl. If a bare close has taken the descriptor away, notices it here, before a fault
- * can end by mistake: see fdguard.h.
+ * Issues an ioctl. If a bare close has taken the descriptor away, notices that here, before the
+ * fault ends: see fdguard.h.
  */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {

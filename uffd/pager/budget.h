@@ -49,8 +49,8 @@ void fp_budget_leave(struct fp_budget *budget, unsigned n);
 
 /*
  * From now on n pages more are pinned, or n pages fewer. A pinned page can't leave. Pinned pages
- * beyond half of the budget come on top of it, so that the other half remains for pages that can
- * leave.
+ * beyond half of the budget come on top of the budget, so that the other half remains for pages
+ * that can leave.
  */
 void fp_budget_pin(struct fp_budget *budget, uint64_t n);
 void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
