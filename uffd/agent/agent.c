@@ -146,8 +146,8 @@ static void apply_budget(struct fp_agent *agent, uint64_t bytes)
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
 
 	/*
-	 * twice as many entries as pages can be resident, so that a full queue has enough stale
-	 * entries to drop
+	 * space for twice as many entries as pages can be resident: so a full queue has enough
+	 * stale entries to drop
 	 */
 	fp_evict_queue_grow(&agent->far.evict_queue, 2 * pages + 4096);
 	atomic_store(&agent->far.budget.pages, pages);

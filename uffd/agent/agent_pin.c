@@ -83,8 +83,8 @@ static uint64_t quarter(const struct fp_far *far)
 }
 
 /*
- * The number of bytes of a range, from its start, that touch no more than n far pages. The range
- * itself touches more.
+ * How many bytes of a range fit into n far pages, counted from the start of the range. The whole
+ * range needs more pages.
  */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {
@@ -179,7 +179,7 @@ static void let_go(struct fp_agent *agent, uint32_t place, uint32_t n)
 	fp_budget_unpin(&agent->far.budget, pages);
 }
 
-/* Removes the notes at depth and beyond, and releases their pins. */
+/* Removes the notes from index depth on, and releases their pins. */
 static void drop_notes(unsigned depth)
 {
 	while (own.depth > depth) {

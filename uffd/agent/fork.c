@@ -112,8 +112,8 @@ static void touch_streams(struct fp_agent *agent)
 }
 
 /*
- * Copies as much as is still readable, because other threads may change the environment. Brings in
- * far pages.
+ * Copies memory of the program, up to the first byte that can't be read: other threads may change
+ * the environment meanwhile. Brings in far pages. Returns the number of bytes copied.
  */
 static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t len)
 {
@@ -381,8 +381,9 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 }
 
 /*
- * Calls act for the pages of [start, end) in touched chunks; all other pages are ZERO. One word of
- * far->touched covers 64 chunks, because the range has millions. Returns the sum of act's results.
+ * Calls act for the pages of [start, end) in touched chunks; all other pages are ZERO. Reads
+ * far->touched word by word, 64 chunks at once, because the range has millions of chunks. Returns
+ * the sum of act's results.
  */
 static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
                              unsigned (*act)(struct fp_far *far, uint32_t page))

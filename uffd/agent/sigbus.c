@@ -34,7 +34,10 @@ static struct {
 	struct fp_agent *_Atomic agent;
 } agents[AGENTS_MAX];
 
-/* Counts faults at one address in a row. So they end some day, whatever their cause is (law 8). */
+/*
+ * Counts faults in a row at one address. If they do not end, whatever the cause is, the program
+ * gets the signal (law 8).
+ */
 static __thread struct {
 	uintptr_t addr;
 	unsigned n;
@@ -113,9 +116,9 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 }
 
 /*
- * True if the page belongs to a file or to shared memory inside the range: then the program must
- * handle the signal. Exception: a bare mremap may have grown such a mapping into a hole. The pages
- * in the hole are registered with us, and we handle their faults.
+ * True if the page belongs to a file or to shared memory inside the range: then the fault is not
+ * ours. Exception: a bare mremap may have grown such a mapping into a hole. The pages in the hole
+ * are registered with us, and we handle their faults.
  */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {

@@ -25,8 +25,8 @@
 
 #define RESERVE_BYTES (4ull << 40)
 /*
- * The lowest address of the range. The 4 GiB below belong to MAP_32BIT, to programs that are not
- * position-independent, and to emulators, which use them all.
+ * The lowest address of the range. The 4 GiB below it belong to MAP_32BIT, to programs that are not
+ * position-independent, and to emulators, which use all of these 4 GiB.
  */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)

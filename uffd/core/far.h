@@ -60,7 +60,7 @@ struct fp_far {
 	_Atomic bool wants_slots; /* a page that is to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
 	_Atomic bool sealed;      /* since reclaim last looked, the kernel refused to drop a page (EPERM) */
-	int pidfd;                /* this process, for process_madvise; -1: the kernel has none */
+	int pidfd;                /* this process, for process_madvise; -1: the agent calls madvise instead */
 	int mem_fd;               /* /proc/self/mem; -1: it can't be opened, see process_memory.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */

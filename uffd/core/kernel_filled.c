@@ -298,8 +298,8 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 		return false;
 	}
 	/*
-	 * before the words change: a thread that takes one of these pages then waits until all are
-	 * settled, and finds them kernel-filled
+	 * set before the words change: a thread that takes one of these pages then waits until all
+	 * are settled, and finds them kernel-filled
 	 */
 	atomic_store(state, CHANGING);
 	settle_run(far, run);

@@ -48,7 +48,7 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool again)
 
 	fp_lost_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* after the change of the word, as fp_lost_revive reads the word */
+	look_again(far, old); /* after the change of the word: fp_lost_revive reads the word */
 	fp_count(&far->stats->lost_pages, !again);
 }
 
@@ -160,8 +160,8 @@ static void revive(struct fp_far *far, uint32_t page)
 
 void fp_lost_revive(struct fp_far *far)
 {
-	if (!atomic_exchange(&far->lost.may_return,
-	                     false)) /* before the look: a page lost during it sets the flag again */
+	/* cleared before the look: a page that is lost during the look sets it again */
+	if (!atomic_exchange(&far->lost.may_return, false))
 		return;
 	for (uint64_t chunk = 0; chunk < far->n_pages >> FP_CHUNK_SHIFT; chunk++) {
 		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);

@@ -9,7 +9,7 @@
 
 #include "log.h"
 
-#define FP_LOST_MAX 1024u /* most pages that wait for a report: more than can be on their way */
+#define FP_LOST_MAX 1024u /* so many pages may wait for a report: more than can be on their way */
 
 struct fp_far;
 

@@ -101,8 +101,8 @@ static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t pa
 	unsigned k;
 
 	/*
-	 * the kernel also says EINVAL if a range crosses the end of a mapping: only for a single
-	 * page it means that the page can't be moved
+	 * the kernel also says EINVAL if the range crosses the end of a mapping: only for a range
+	 * of one page does EINVAL mean that the page can't be moved
 	 */
 	while (r == -EINVAL && n > 1) {
 		n /= 2;

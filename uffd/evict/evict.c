@@ -147,8 +147,8 @@ static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event
 }
 
 /*
- * Drops all runs by one call of MADV_DONTNEED, where a process may give itself advice
- * (process_madvise, 6.13).
+ * Drops all runs by a single call of process_madvise (MADV_DONTNEED). False: the call failed, or
+ * the kernel does not let a process give itself this advice (before 6.13).
  */
 static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, unsigned n_runs)
 {

@@ -65,8 +65,8 @@ struct fp_reclaim {
 /* ---- evictions ---- */
 
 /*
- * Serves the request of a pageout. It ends when all pages of the range have left or were refused,
- * and the writes under way have been reaped.
+ * Serves the request of a pageout. The request ends when all pages of the range have left or were
+ * refused, and the writes under way have been reaped.
  */
 static void run_pageout(struct fp_reclaim *rc)
 {

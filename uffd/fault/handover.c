@@ -1,5 +1,5 @@
 /*
- * See handover.h. A request is one word. One atomic instruction sets it, and one clears it. So a
+ * See handover.h. A request is one word, which a single atomic instruction sets or clears. So a
  * guest that is killed at any moment leaves nothing half done, at worst a request for which nobody
  * waits.
  */

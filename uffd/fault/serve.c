@@ -404,9 +404,9 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 }
 
 /*
- * Sends fetches together; they end one by one. Faults go on one lane, and pages read ahead on
- * another, with links of its own. So a page that a thread waits for does not queue behind pages
- * that no thread asked for.
+ * Sends several fetches together; each fetch ends on its own. Faults go on one lane, and pages read
+ * ahead on another, with links of its own. So a page that a thread waits for does not queue behind
+ * pages that no thread asked for.
  */
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 {

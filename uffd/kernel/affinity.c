@@ -1,4 +1,7 @@
-/* See affinity.h. No allocation, no blocking: system calls only, a few each window of faults. */
+/*
+ * See affinity.h. No allocation, no blocking: only system calls, and few of them in each window of
+ * faults.
+ */
 #include "affinity.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
  *
  * The thread's stack may be far, and its pages may leave between two instructions. So the kernel
  * reads and writes masks in thread-local memory, which is never far. Where threads serve their own
- * faults, SIGBUS stays unblocked. If somebody sends SIGBUS meanwhile, it waits here until the
- * thread leaves the agent: the thread may hold locks, so no handler of the program may run.
+ * faults, SIGBUS stays unblocked. If somebody sends SIGBUS meanwhile, the signal is kept here until
+ * the thread leaves the agent: the thread may hold locks, so no handler of the program may run.
  */
 #ifndef FP_AGENT_SIGMASK_H
 #define FP_AGENT_SIGMASK_H

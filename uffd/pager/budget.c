@@ -10,7 +10,7 @@
 #include "store.h"
 
 #define MARGIN_MAX       256u
-#define THREAD_NEEDS     8u    /* pages: an instruction needs four or more, and so does a handler within it */
+#define THREAD_NEEDS     8u    /* pages per thread: four for an instruction, four for a signal handler */
 #define THREADS_NEED_MAX 4096u /* pages */
 
 static void signal_fd(int fd)

@@ -115,8 +115,8 @@ static inline bool fp_page_expects_write(uint64_t word)
 }
 
 /*
- * The step of a page in state word at this event. Pure. An assertion fails if the event can't
- * happen in that state: only the owner could send it, so it is our bug.
+ * The step of a page with this word at this event. Pure. An assertion fails if the event can't
+ * happen in the word's state: only the owner could send it, so it is our bug.
  */
 struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 

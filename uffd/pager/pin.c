@@ -72,7 +72,10 @@ uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *
 
 	if (n > FP_PIN_MAX)
 		return FP_PIN_NO_PLACE;
-	/* before the ranges: a look that reads 0 here skips the whole table */
+	/*
+	 * count the ranges before they are published: an evictor that reads 0 here skips the whole
+	 * table
+	 */
 	atomic_fetch_add(&table->held, n);
 	for (;;) {
 		uint32_t got;

@@ -29,7 +29,10 @@ struct fp_readahead {
  */
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 
-/* Called after n pages were fetched after page: the stream's next fault is expected behind them. */
+/*
+ * Called when n pages that follow page were fetched: the stream's next fault is expected behind
+ * them.
+ */
 static inline void fp_readahead_fetched(struct fp_stream *stream, uint32_t page, unsigned n)
 {
 	stream->next = page + 1 + n;

@@ -324,7 +324,10 @@ static int close_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 	return r;
 }
 
-/* After the kernel refused a protection half-way: protects again as the layout says. */
+/*
+ * Called after the kernel refused a change of protection half-way. Sets the protection again as the
+ * layout says.
+ */
 static void restore_protection(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p = fp_layout_after(&space->layout, start);

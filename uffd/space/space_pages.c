@@ -216,7 +216,9 @@ static void bring(struct fp_far *far, uint32_t page)
 		(void)madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_POPULATE_READ);
 }
 
-/* Gives a page to the kernel. It owns no other page meanwhile, so it may wait for a token. */
+/*
+ * Gives a page to the kernel. The thread owns no other page meanwhile, so it may wait for a token.
+ */
 static int give_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);

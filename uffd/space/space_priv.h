@@ -70,7 +70,10 @@ void fp_space_unback(struct fp_space *space, uint64_t n);
 /* Changes the kernel's protection of n far pages; the layout stays. */
 int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot);
 
-/* Opens a free part of the range and adds it to the layout. Applies its flags in the kernel. */
+/*
+ * Makes a free part of the range accessible, and adds it to the layout. Applies the flags of the
+ * piece in the kernel.
+ */
 int fp_space_add(struct fp_space *space, struct fp_piece piece);
 
 /* Unmaps [start, end), far and foreign. Adds the number of its reserved slots to *ret_reserved. */
