@@ -17,15 +17,19 @@
 #define MAX_LINKS 64 /* links that one session may have */
 
 /*
- * The limit max, lowered to what our descriptors allow: each connection takes one. Sessions have
- * the same limit, because a RESUME takes a connection without asking for a place.
+ * Returns max, or the number of connections that our descriptors allow if that is smaller. Sessions
+ * have the same limit as connections, because a RESUME takes a connection without a look at the
+ * limit.
  */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
-/* Gives the connection to client. -EUSERS: the client, or all clients, have too many. */
+/*
+ * Gives the connection to client. -EUSERS: this client, or all clients together, have too many
+ * connections.
+ */
 static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
@@ -142,9 +146,9 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 }
 
 /*
- * Gives a session a new control connection. Before the answer, each WRITE on the old connections
- * has landed or never will. No limit can refuse the new connection, because a session has only one
- * control connection.
+ * Gives a session a new control connection. When the node answers, each WRITE on the old
+ * connections has taken effect, or never will. No limit can refuse the new connection, because a
+ * session has only one control connection.
  */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
@@ -169,8 +173,8 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 }
 
 /*
- * Gives the session's leases keys, if the client wants them and a device reaches it. A client that
- * gets no keys goes on without them, or leaves.
+ * Prepares keys for the leases of the session, if the client asked for keys and a device can reach
+ * it. Otherwise the client goes on without keys, or leaves.
  */
 static void arm_session(struct fp_conn *conn)
 {
@@ -185,7 +189,10 @@ static void arm_session(struct fp_conn *conn)
 	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix || !cm_server)
 		return;
 	fp_listen_own_address(conn->fd, &own);
-	/* Not the port of rdma_cm. The port lies at the same place in an IPv6 address. */
+	/*
+	 * Clears the port, which is that of TCP: rdma_cm has another. An IPv6 address has its port
+	 * at the same place.
+	 */
 	((struct sockaddr_in *)&own)->sin_port = 0;
 	r = fp_cm_server_peer_new(cm_server, by_cm ? (struct sockaddr *)&own : NULL, conn->peer,
 	                          &session->cm_peer);

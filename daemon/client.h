@@ -1,7 +1,7 @@
 /*
  * A client is the user behind any number of sessions and connections. Limits and shares are counted
  * per client. The name of a client is the name of the secret that it proved. On a node without
- * secrets it is a user id (UNIX sockets) or the address of a machine. All loopback addresses
+ * secrets, the name is a user id (UNIX sockets) or the address of a machine. All loopback addresses
  * together are one client, because any local user may use each of them. Room: daemon. It knows no
  * session and no lease: these hold a client. Only the loop's thread uses it.
  */
@@ -24,9 +24,13 @@ struct fp_client {
 	unsigned refs;
 	unsigned n_sessions;
 	unsigned n_conns;
-	unsigned n_shared;           /* memories that it may map, and that are not given back yet */
+	/* Pieces of memory that it may map by memfds. Each counts until it is given back. */
+	unsigned n_shared;
 	struct fp_turn_client turns; /* turns of its connections */
-	/* Charged until the memory is given back, when no lease and no request uses it any more. */
+	/*
+	 * Bytes of its leases. The client is charged for memory until that is given back: when no
+	 * lease, no request and no descriptor of a client uses it any more.
+	 */
 	uint64_t leased_bytes;
 };
 
@@ -54,8 +58,8 @@ struct fp_client *fp_client_ref(struct fp_client *client);
 void fp_client_put(struct fp_client *client);
 
 /*
- * How many of max things one client may have: three quarters, so that no client keeps out all
- * others.
+ * Returns how many things one client may have if the node has max of them: three quarters, so that
+ * no client keeps out all others. On a node with only one user: all.
  */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 

@@ -20,7 +20,7 @@
 #define FP_QUOTA_NONE     UINT64_MAX
 
 enum fp_backing {
-	FP_BACKING_MEMFD,     /* each lease is a sealed memfd: may be passed to shm clients */
+	FP_BACKING_MEMFD,     /* each lease is a sealed memfd, which shm clients can map */
 	FP_BACKING_ANONYMOUS, /* private memory of the daemon: for tcp only */
 	FP_BACKING_HUGETLB,   /* each lease is a sealed memfd of huge pages */
 };
@@ -88,8 +88,8 @@ int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
 /*
- * Copies from next to running all that may change without a restart: limits, log level, secrets.
- * Then next owns the old secrets.
+ * Copies all that may change without a restart into `running`: limits, log level, secrets. They
+ * come from `next`, which gets the old secrets.
  */
 void fp_config_reload(struct fp_config *running, struct fp_config *next);
 

@@ -23,7 +23,10 @@
 #include "node_server.h"
 #include "cm_server.h"
 
-/* Descriptors in flight: one for a LEASE whose client gave up, and one more. */
+/*
+ * Two descriptors may be in flight on a connection: one of a LEASE whose client gave up waiting,
+ * and one of its next LEASE.
+ */
 #define CONN_FDS         2
 #define CONTROL_REQUESTS 16 /* unanswered requests on a control connection, whose answers can be long */
 /* How much a quiet connection receives at once: enough for a WRITE of one page. */
@@ -31,8 +34,8 @@
 #define HELD_BYTES (128u << 10) /* memory that the answers of one connection may hold, roughly */
 
 /*
- * The fixed cost of a piece of work, beside the bytes that it copies. The unit is bytes that could
- * be copied in the same time. Measured on loopback.
+ * Each piece of work has a fixed cost, in addition to the bytes that it copies. The cost is given
+ * as a number of bytes: copying them would take the same time. Measured on loopback.
  */
 #define REQUEST_COST 2048u
 #define SEND_COST    16384u
@@ -48,7 +51,10 @@ static bool wants_input(const struct fp_conn *conn)
 	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
 }
 
-/* True if input has to wait: too many requests are unanswered, or an answer must be sent first. */
+/*
+ * True if input has to wait: too many requests are unanswered, their answers hold too much memory,
+ * or a lease is being made.
+ */
 static bool is_paused(const struct fp_conn *conn)
 {
 	uint64_t limit = conn->server->config->limits.max_requests;
@@ -58,15 +64,18 @@ static bool is_paused(const struct fp_conn *conn)
 	return conn->leasing || conn->outbox.n >= limit || conn->outbox.held_bytes >= HELD_BYTES;
 }
 
-/* The client that is charged for the connection's work, in its share of the loop's time. */
+/*
+ * The work of a connection is charged to the client of its session. Without a session, it is
+ * charged to all strangers together.
+ */
 static struct fp_turn_client *client_of(const struct fp_conn *conn)
 {
 	return conn->session ? &conn->session->client->turns : &conn->server->strangers.turns;
 }
 
 /*
- * True if the connection may do a piece of work now. If not, the loop settles it again when its
- * turn comes.
+ * True if the connection may do a piece of work now. If not, the loop calls fp_conn_settle when the
+ * turn of the connection comes.
  */
 static bool take_turn(struct fp_conn *conn)
 {
@@ -153,8 +162,9 @@ static void feed_stash(struct fp_conn *conn)
 }
 
 /*
- * Called when the network broke the connection, and no process closed it. When a process ends, its
- * kernel closes its sockets in order, and we see an end of file.
+ * Kills a connection that its peer did not close: the network broke it, the peer fell silent, or
+ * the rdma device went away. When a process ends, its kernel closes its sockets in order, and we
+ * see an end of file.
  */
 void fp_conn_cut(struct fp_conn *conn)
 {
@@ -185,8 +195,8 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 
 /*
  * Receives one buffer at a time: if a peer sends more than we serve, the rest waits in its own
- * socket. Thousands of quiet connections may send at once, and then hold their bytes until their
- * turn. So a quiet connection receives only a part of a buffer.
+ * socket. Thousands of quiet connections may send at once. We then hold the received bytes of each
+ * until its turn comes. So a quiet connection receives less than a whole buffer.
  */
 static void start_recv(struct fp_conn *conn)
 {
@@ -234,7 +244,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
 	else if (res == -EPIPE &&
-	         conn->eof) /* an end in order: a reset gives another error, even after an end of file */
+	         conn->eof) /* closed in order; a reset gives another error, even after an end of file */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		fp_conn_cut(conn);
@@ -369,7 +379,10 @@ void fp_conn_kill(struct fp_conn *conn)
 		return;
 	conn->state = FP_CONN_KILLED;
 	shutdown(conn->fd, SHUT_RDWR);
-	/* these wait among the strangers, because their session may end before they are settled */
+	/*
+	 * A killed connection waits among the strangers, because its session may end before its
+	 * turn comes.
+	 */
 	fp_turn_leave(&server->turns, &conn->turn);
 	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);
 }
@@ -397,9 +410,9 @@ static bool is_finished(const struct fp_conn *conn)
 }
 
 /*
- * Gives back all but the connection itself. Descriptors in flight count against our user's limit
- * until the peer receives them or closes. So the connection stays until then. A stopping node does
- * not wait.
+ * True if the connection must stay for now, because descriptors are in flight. They count against
+ * our user's limit until the peer receives them or closes. Meanwhile the connection gives back
+ * everything else. A stopping node does not wait.
  */
 static bool lingers(struct fp_conn *conn)
 {

@@ -47,23 +47,32 @@ struct fp_conn {
 	TAILQ_ENTRY(fp_conn) stranger;
 	LIST_ENTRY(fp_conn) in_session;
 	/*
-	 * Holds a reference. The owner; of a stranger, its origin. NULL: the connection was
-	 * evicted.
+	 * The connection holds a reference to its client. The client of a stranger is its origin,
+	 * see stranger.h. NULL: the connection was evicted.
 	 */
 	struct fp_client *client;
 	struct fp_node_server *server;
 	int fd;
-	/* Such a connection breaks only when its client ends, so its session ends with it. */
+	/*
+	 * A connection over a UNIX socket breaks only when its client ends, so its session ends
+	 * with it.
+	 */
 	bool is_unix;
 	char peer[FP_PEER_LEN];
-	/* Of a LINK whose queue pair was connected by a QP frame; else NULL. */
+	/*
+	 * The queue pair that a QP frame on this LINK connection has connected. NULL: there is
+	 * none.
+	 */
 	struct fp_cm_server_link *cm_link;
 	enum fp_conn_state state;
 	bool receiving, sending; /* operations in flight */
 	bool eof;                /* the peer sends nothing more */
 	bool half_closed;        /* we have told the peer that we send nothing more */
 	bool cut;                /* it broke or fell silent; its session may go on after it */
-	/* The worker makes its lease. Further requests wait, so that answers keep their order. */
+	/*
+	 * The worker makes a lease or a key for this connection. Further requests wait, so that
+	 * answers keep their order.
+	 */
 	bool leasing;
 	unsigned recv_bytes; /* how much one receive takes */
 	struct fp_op recv_op, send_op;
@@ -107,10 +116,11 @@ void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
  */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * True if one more descriptor may be sent to the peer. It then counts until the peer has received
- * all that we sent. The kernel counts the descriptors in flight of all processes of our user, and
- * refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So a connection may have two in flight,
- * and ends only after the peer has received them. The limit of connections is low enough for that.
+ * True if one more descriptor may be sent to the peer. From then on the descriptor counts as in
+ * flight, until the peer has received all that we sent. The kernel counts the descriptors in flight
+ * of all processes of our user, and refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So
+ * each connection may have two in flight, and it ends only after the peer has received them. The
+ * limit of connections is low enough for that.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 
@@ -131,8 +141,8 @@ void fp_conn_cut(struct fp_conn *conn);
  */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
- * Does what is due: sends, resumes or stops receiving, ends. Call it last after any change of conn,
- * because it may free conn.
+ * Does what is due for the connection: sends, goes on to receive, or ends it. Call it last after
+ * any change of conn, because it may free conn.
  */
 void fp_conn_settle(struct fp_conn *conn);
 /*

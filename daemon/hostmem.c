@@ -39,7 +39,10 @@ static const struct version versions[] = {
      "total_inactive_file ", "total_active_file "},
 };
 
-/* The number behind key in the file dir/file, or fallback. */
+/*
+ * Finds the line of the file dir/file that begins with key, and returns the number behind key. If
+ * there is no such line, returns fallback.
+ */
 static uint64_t read_number(const char *dir, const char *file, const char *key, uint64_t fallback)
 {
 	fp_autofclose FILE *f = NULL;

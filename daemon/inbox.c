@@ -39,8 +39,8 @@ static int feed_header(struct fp_inbox *inbox)
 }
 
 /*
- * *ret_extra: how many bytes of a WRITE's data were taken with the table. The caller must feed them
- * again.
+ * *ret_extra: how many bytes of a WRITE's data were taken together with the table. They do not
+ * count as used, so the caller passes them again as data.
  */
 static int feed_table(struct fp_inbox *inbox, size_t *ret_extra)
 {

@@ -21,7 +21,7 @@
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
-/* How long a look at the host counts. A look takes some 60 µs, so not every LEASE makes one. */
+/* How old a look at the host may be. A look takes some 60 µs, so not every LEASE makes one. */
 #define HOST_AGE_NS (100 * FP_NSEC_PER_MSEC)
 
 #define LEAST_BYTES (1ull << 20)
@@ -48,7 +48,8 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 }
 
 /*
- * Adds memory that is being given back. It is free by the time that a client touches a new lease.
+ * What the host can still give, plus the memory that this node is giving back. That memory is free
+ * by the time when a client touches its new lease.
  */
 static uint64_t host_bytes(struct fp_pools *pools)
 {

@@ -34,14 +34,15 @@ struct fp_node_leases {
 };
 
 /*
- * A lease's key: its memory is registered in the domain of a peer of the rdma_cm server. So this
- * peer's links READ and WRITE it. The worker makes the key. It revokes the key before it scrubs the
- * memory. A revoked key belongs to the worker's job and no longer to the lease.
+ * The key of a lease lets the links of one peer of the rdma_cm server READ and WRITE its memory.
+ * For that, the memory is registered in the domain of the peer. The worker makes the key, and
+ * revokes it before it scrubs the memory. A revoked key belongs to the worker's job and no longer
+ * to the lease.
  */
 struct fp_lease_key {
 	struct fp_cm_server_peer *peer; /* holds a reference */
 	struct fp_node_lease *lease;
-	/* The worker's until the key is made, and again after the revocation. */
+	/* Belongs to the worker until the key is made, and again after the revocation. */
 	struct fp_verbs_region region;
 	bool made, revoked;
 	int status;
@@ -60,15 +61,21 @@ struct fp_node_memory {
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
 	int status;     /* result of the worker's job that gives it back */
-	bool shareable; /* it may be passed to a client; pools->max_shared limits these */
-	/* Holds a reference. This client pays for the memory until the last holder has left. */
+	bool shareable; /* a client may get its memfd; pools->max_shared limits how many there are */
+	/* Holds a reference. This client is charged for the memory until it is given back. */
 	struct fp_client *client;
 	uint64_t size_bytes;
-	/* The worker's until the lease is granted, and again after the last holder has left. */
+	/*
+	 * Belongs to the worker until the lease is granted, and again once the memory is being
+	 * given back.
+	 */
 	struct fp_chunk chunk;
 	/* Jobs in their order: make the memory, make and revoke its keys, give it back. */
 	struct fp_worker_line line;
-	/* Leases that hold it. A released lease counts while requests use it. */
+	/*
+	 * The number of leases that hold this memory. A released lease counts while requests use
+	 * it.
+	 */
 	unsigned n_holders;
 };
 
@@ -93,8 +100,9 @@ struct fp_lease_request {
 	uint64_t quota_bytes;     /* quota of this client, for all its sessions together */
 	uint64_t max_leases;
 	/*
-	 * Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
-	 * the session has ended meanwhile. Then the lease is freed when done returns.
+	 * Called once for each grant that began. status: 0; -ENOMEM or the like; or -ECANCELED, if
+	 * the session has ended meanwhile. Unless status is 0, the lease is freed after done has
+	 * returned.
 	 */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
@@ -105,11 +113,14 @@ struct fp_pools {
 	struct fp_pool **items;
 	unsigned n;
 	struct fp_worker *worker;
-	unsigned n_shared, max_shared; /* memories that clients map, each by a descriptor of this process */
+	unsigned n_shared, max_shared; /* shareable pieces of memory; each takes a descriptor */
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
-	/* Ignores the host's memory, because a program may map more than it touches. */
+	/*
+	 * A private node ignores the memory of the host, because its program may map more than it
+	 * touches.
+	 */
 	bool unlimited;
 	struct fp_hostmem host; /* the state of the host as read at host_ns */
 	uint64_t host_ns;
@@ -124,15 +135,16 @@ void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
 void fp_pools_done(struct fp_pools *pools);
 
 /*
- * The smallest size of a lease from pools of size_bytes together. Each lease is a mapping, and the
- * kernel allows a process 65530 of them (vm.max_map_count). So leases are so large that the pools
- * are full before that.
+ * The smallest size of a lease from pools that have size_bytes together. Each lease is a mapping,
+ * and the kernel allows a process 65530 mappings (vm.max_map_count). So this size is large enough
+ * that the pools are full before the mappings run out.
  */
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
- * Looks at kept memory, at some hundred pieces at a time and not too often. Gives back the pieces
- * that clients have released. True if there were any.
+ * Looks which kept pieces of memory the clients have released, and begins to give these back. One
+ * call looks at no more than some hundred, and a call that follows too soon does nothing. True if
+ * any is being given back.
  */
 bool fp_pools_collect(struct fp_pools *pools);
 
@@ -143,10 +155,15 @@ bool fp_pools_collect(struct fp_pools *pools);
  */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
-/* Returns the pool with the most free memory that can back the request, or NULL. Memory that is
- * being given back counts as free, but the lease waits for it. */
+/*
+ * Returns the pool with the most free memory among those that can serve the request, or NULL. A
+ * pool can also serve it with memory that is being given back, but then the lease waits for that.
+ */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
-/* Sums over the pools that can serve a client with leases of this kind. */
+/*
+ * Sums over the pools that can serve a client. If `shareable` is true, these are only the pools
+ * whose leases can be passed to clients.
+ */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
 /* Logs a warning if pools that take memory on use are larger than the host's free memory. */
 void fp_pools_warn(struct fp_pools *pools);
@@ -157,15 +174,15 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 
 /*
  * Begins a grant: charges the client and lets the worker make the memory. 0: request->done will be
- * called. After an error it will not be called: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many
- * memories as it may), -EUSERS (too many leases), -ENOMEM.
+ * called. After an error it will not be called: -EDQUOT, -ENOSPC, -EMFILE (the client may map no
+ * more pieces of memory), -EUSERS (too many leases), -ENOMEM.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request);
 
 /*
- * Gives leases, which must be empty, every granted lease of from: read-only, with the same ids.
- * Each lease stays charged to its first client. 0; -ENOMEM: none is adopted.
+ * Fills the empty table `leases` with all granted leases of the table `from`. They are read-only
+ * and keep their ids. Each stays charged to its first client. 0; -ENOMEM: none is adopted.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 
@@ -180,16 +197,21 @@ void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);
 
 /*
- * Takes a lease away from its session. The memory is scrubbed and returned once it is made and
- * nobody has it: no request, no other session, and no client by its memfd.
+ * Takes a lease away from its session. If the worker still makes the memory, that is completed
+ * first. The memory is scrubbed and given back once nobody has it: no request, no other session,
+ * and no client with a descriptor of its memfd.
  */
 void fp_node_lease_release(struct fp_node_lease *lease);
 
 /*
- * Begins to register a granted lease with peer; a read-only lease for READ alone. Revokes the key
- * that the lease already has. 0: done will be called once. Its status is 0 (lease->key is made),
- * -ECANCELED (revoked meanwhile), or the error of the registration (-ENOMEM: the limit of locked
- * memory). The caller then keeps or releases the lease. -ENOMEM: done will not be called.
+ * Begins to register the memory of a granted lease in the domain of peer: for READ and WRITE, or
+ * for READ alone if the lease is read-only. Revokes the key that the lease already has.
+ *
+ * 0: done will be called once. Its status is 0 (lease->key is made), -ECANCELED (the key was
+ * revoked meanwhile), or the error of the registration (-ENOMEM: the limit of locked memory). An
+ * error does not end the lease: the caller keeps or releases it.
+ *
+ * -ENOMEM: done will not be called.
  */
 int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);

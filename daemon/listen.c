@@ -40,7 +40,7 @@ static int parse_unix(const char *path, struct fp_listen_address *ret_address)
 		sun.sun_path[0] = '\0';
 	*ret_address = (struct fp_listen_address){0};
 	memcpy(&ret_address->sockaddr, &sun, sizeof(sun));
-	/* an abstract name ends with the address, not at a NUL */
+	/* the length tells where an abstract name ends, because it has no NUL */
 	ret_address->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (path[0] == '/'));
 	return 0;
 }
@@ -144,8 +144,8 @@ static int try_bind(int fd, const struct fp_listen_address *address)
 }
 
 /*
- * Tries again for a second. A killed daemon's socket still answers for a moment, because the kernel
- * ends the daemon's io_uring only after the process.
+ * Tries again for up to a second. A killed daemon's socket still answers for a moment, because the
+ * kernel ends the daemon's io_uring only after the process.
  */
 static int bind_to(int fd, const struct fp_listen_address *address)
 {

@@ -3,8 +3,8 @@
  *
  * Other processes may share the open file of stderr, so we can't make it non-blocking. Instead we
  * open a pipe or a terminal once more, for us alone. A socket can't be opened again. There we ask
- * poll(2) whether a line fits, which fails only if another process fills the socket in the same
- * instant.
+ * poll(2) whether a line fits. The answer is wrong only if another process fills the socket in the
+ * same instant.
  */
 #include "log_throttle.h"
 
@@ -34,7 +34,7 @@ struct topic {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards topics */
 static struct topic topics[MAX_TOPICS];
-static _Thread_local bool telling; /* this thread has the lock, and the line is the throttle's own */
+static _Thread_local bool telling; /* this thread has the lock, and logs a line of the throttle itself */
 
 static bool takes_line(void)
 {

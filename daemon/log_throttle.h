@@ -1,6 +1,7 @@
 /*
- * Keeps the daemon's log short, and keeps the daemon from waiting for it. A full pipe or a stopped
- * terminal may hold a writer for ever. Room: daemon. It knows lines, not their meaning.
+ * Keeps the daemon's log short, and keeps the daemon from waiting for the reader of the log. If a
+ * pipe is full or a terminal is stopped, a write to it may block for ever. Room: daemon. It knows
+ * lines, not their meaning.
  */
 #ifndef FP_LOG_THROTTLE_H
 #define FP_LOG_THROTTLE_H

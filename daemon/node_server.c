@@ -143,7 +143,8 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
-	trim_soon(server); /* an expired session ends long after its connection's trim */
+	/* A session may expire long after the trim for its connection. */
+	trim_soon(server);
 }
 
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session)
@@ -352,7 +353,7 @@ static void on_worker(struct fp_op *op, int res, unsigned flags)
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
-	trim_soon(server); /* the lease may be freed after its connection's trim */
+	trim_soon(server); /* the worker may free a lease after the trim for its connection */
 }
 
 /*

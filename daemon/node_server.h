@@ -34,12 +34,12 @@ struct fp_listener {
 struct fp_counters {
 	uint64_t connections;
 	uint64_t sessions;
-	uint64_t cut_off, resumed, expired; /* counts of sessions; an expired one was cut off before */
+	uint64_t cut_off, resumed, expired; /* sessions; an expired one counts as cut off too */
 	uint64_t refused;                   /* connections that fp_conn_refuse ended */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
-	uint64_t denied; /* requests for memory of which the session has no lease */
+	uint64_t denied; /* READs and WRITEs that the leases of their session do not allow */
 };
 
 struct fp_node_server_options {

@@ -81,8 +81,10 @@ int fp_node_server_rdma_open(struct fp_node_server *server)
 
 /* ---- its events ---- */
 
-/* Cuts the session's control connection. This revokes its keys; its client may resume when there is
- * a device again. */
+/*
+ * Cuts the session's control connection, which revokes the keys of the session. The client may
+ * resume the session when there is a device again.
+ */
 static void cut_off(struct fp_node_server *server, uint64_t session_id)
 {
 	struct fp_conn *conn;

@@ -9,7 +9,10 @@
 
 #include "cleanup.h"
 
-/* The reply itself has own_bytes of the payload_bytes. */
+/*
+ * The payload has payload_bytes. Only own_bytes of them lie in the reply itself; the parts that are
+ * added later have the others.
+ */
 static struct fp_reply *reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                                   size_t payload_bytes, size_t own_bytes, unsigned n_parts)
 {

@@ -55,8 +55,8 @@ void fp_reply_free(struct fp_reply *reply);
 void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
 /*
  * Fills up to max vectors with the bytes to send next, max_bytes at most. Returns the number of
- * vectors. *ret_fd: a descriptor to pass along, or -1. The vectors of a reply with a descriptor
- * hold no other reply, so the descriptor arrives with the reply's first byte.
+ * vectors. *ret_fd: a descriptor to pass along, or -1. If a reply has a descriptor, the vectors
+ * hold bytes of that reply alone. So the descriptor arrives with the first byte of its reply.
  */
 unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
                           int *ret_fd);

@@ -412,8 +412,8 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 	}
 	r = new_chunk(pool, chunk);
 	/*
-	 * Huge pages that are only reserved: populate now. A missing huge page is an error here,
-	 * but would be a SIGBUS at a write.
+	 * If the memory of the pool is reserved, the chunk is populated now. A missing huge page is
+	 * an error here, but would be a SIGBUS at a later write.
 	 */
 	return r < 0 ? r : fp_pool_is_reserved(pool);
 }

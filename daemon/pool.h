@@ -84,9 +84,9 @@ uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
 
 /*
  * Does a slice of making a zeroed chunk of size_bytes, which were rounded and charged before.
- * *chunk is empty at first. Returns 1 if there is more to do. That is also the result while chunks
- * on their way back still have the charged bytes. Returns 0 when the chunk is made. On a negative
- * errno *chunk is empty: -ENOMEM if the host has no memory. For the worker's thread.
+ * *chunk is empty at first. Returns 0 when the chunk is made. Returns 1 if there is more to do, or
+ * if other chunks that are being given back still take the space. On a negative errno *chunk is
+ * empty: -ENOMEM if the host has no memory. For the worker's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk);
 /* Does a slice of giving a chunk all its pages. 1, 0 or -ENOMEM. For the worker's thread. */

@@ -1,6 +1,6 @@
 /*
- * Handles requests. Room: daemon; see request.h. Each handler answers once, or lets the answer
- * follow (a lease), or ends the connection.
+ * Handles requests. Room: daemon; see request.h. Each handler answers once, or leaves the answer to
+ * a later call (a lease), or ends the connection.
  */
 #include "request.h"
 
@@ -83,8 +83,8 @@ static bool is_heard(const struct fp_conn *conn)
 static void lease_done(struct fp_node_lease *lease, int status, void *user);
 
 /*
- * Makes the key of the lease, after which lease_done answers the LEASE or ATTACH. False: the lease
- * needs no key, or there is no memory.
+ * Begins to make the key of the lease. When it is made, lease_done answers the LEASE or ATTACH.
+ * False: the lease needs no key, or there is no memory.
  */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
@@ -96,8 +96,8 @@ static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 }
 
 /*
- * Answers LEASE and ATTACH. Meanwhile the connection handled no other request, so answers keep
- * their order.
+ * Called when the worker has made a lease or its key: answers the LEASE or ATTACH. Until now the
+ * connection handled no other request, so answers keep their order.
  */
 static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
@@ -206,8 +206,8 @@ static int handle_attach(struct fp_conn *conn)
 }
 
 /*
- * An unknown parent session gets the same answer as a wrong token. Adopted memory stays until the
- * last holder has left.
+ * An unknown parent session gets the same answer as a wrong token. Adopted memory stays until no
+ * session holds a lease on it.
  */
 static int handle_adopt(struct fp_conn *conn)
 {
@@ -234,8 +234,8 @@ static int handle_adopt(struct fp_conn *conn)
 }
 
 /*
- * Connects two queue pairs: each end tells the other the address of its own. Our queue pair lives
- * as long as this connection.
+ * Connects a queue pair of the client to one of ours: each end tells the other the address of its
+ * queue pair. Ours lives as long as this connection.
  */
 static int handle_qp(struct fp_conn *conn)
 {
@@ -319,7 +319,10 @@ static int handle_undrain(struct fp_conn *conn)
 	return 0;
 }
 
-/* Finds the leases of all segments. False: one is missing, so the whole request is denied. */
+/*
+ * Finds the leases of all segments. False: a segment lies in no lease of the session, or a WRITE
+ * goes to a read-only lease. Then the whole request is denied.
+ */
 static bool table_allowed(const struct fp_conn *conn, struct fp_node_lease **ret_leases)
 {
 	const struct fp_wire_table *table = &conn->inbox.table;
@@ -425,8 +428,8 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 }
 
 /*
- * Gives the leases back before it answers: when the client gets the answer, they can be granted
- * again.
+ * Gives the leases back before it answers. So their memory can be granted again as soon as the
+ * client has the answer.
  */
 static int handle_bye(struct fp_conn *conn)
 {
@@ -446,7 +449,8 @@ static int handle_ping(struct fp_conn *conn)
 static const struct {
 	const char *name;
 	enum fp_conn_state state;
-	unsigned purposes;   /* bits; valid after HELLO, which tells the purpose */
+	/* One bit for each purpose that may send the message. Before HELLO the purpose is 0. */
+	unsigned purposes;
 	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: no right is needed */
 	/*
 	 * Handles the message. 0: it has answered, or will. -EPROTO: the message is malformed. Any

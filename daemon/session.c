@@ -48,7 +48,10 @@ void fp_node_session_disarm(struct fp_node_session *session)
 	fp_cm_server_peer_unref(cm_peer);
 }
 
-/* Counts the entries of tables of leases, because each takes memory here, even an empty one. */
+/*
+ * Counts the places in the lease tables of all sessions of the client that have adopted. Each place
+ * takes memory here, even an empty one.
+ */
 static uint64_t adopted_places(const struct fp_node_sessions *sessions, const struct fp_client *client)
 {
 	uint64_t sum = 0;

@@ -23,7 +23,8 @@
 #define FP_PEER_LEN 80
 
 /*
- * How many leases the sessions of one client may adopt: 500 children of a parent with 256 leases.
+ * The most leases that the sessions of one client may adopt together. It is enough for 500 children
+ * of a parent with 256 leases.
  */
 #define FP_MAX_ADOPTED (1u << 17)
 
@@ -39,13 +40,16 @@ struct fp_node_session {
 	unsigned n_resumes;
 	/* The session whose leases it adopted, which may have ended; 0: none. */
 	uint64_t parent_id;
-	struct fp_client *client; /* holds a reference: its owner, also after a RESUME */
+	struct fp_client *client; /* holds a reference; a RESUME does not change it */
 	char name[FP_WIRE_NAME_BYTES];
 	char peer[FP_PEER_LEN];
-	/* Of its newest connection: "shm", "tcp", "rdma", "rdma+tcp". Static. */
+	/* The transport of the newest connection: "shm", "tcp", "rdma", "rdma+tcp". Static. */
 	const char *transport;
 	bool memfd; /* its leases are passed to the client, as memfds */
-	/* Holds a reference. Its leases have keys for the links of this peer. NULL: none. */
+	/*
+	 * Holds a reference. The leases of this session have keys for the links of this peer. NULL:
+	 * no keys.
+	 */
 	struct fp_cm_server_peer *cm_peer;
 	unsigned n_links;
 	LIST_HEAD(, fp_conn) conns; /* its control connection and links; the server keeps the list */
@@ -74,9 +78,9 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
- * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or
- * has adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted
- * FP_MAX_ADOPTED leases already, which take some ten MiB here; -ENOMEM.
+ * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: the session has
+ * leases, or has adopted before, or is the parent itself; -ENOSPC: the sessions of its client would
+ * have adopted more than FP_MAX_ADOPTED leases (some ten MiB here); -ENOMEM.
  */
 int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
                           const struct fp_node_session *parent);

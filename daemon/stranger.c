@@ -37,7 +37,8 @@ static struct fp_conn *choose(const struct fp_strangers *strangers)
 }
 
 /*
- * Skips most lines of a flood before they are formatted: formatting takes longer than an eviction.
+ * During a flood, most of these log lines are skipped before they are formatted, because formatting
+ * takes longer than an eviction.
  */
 static void evict(struct fp_conn *conn)
 {

@@ -4,11 +4,12 @@
  *
  *   accept ──► stranger ─── AUTH, or HELLO with a session's token ───► a client's connection
  *                 │
- *                 └── evicted: there are too many, and its origin has most of them
+ *                 └── evicted: there are too many, and its origin has the most
  *
  * They do not count for max_connections, so they can't keep clients out. An origin is an address
- * without its port, or a user id on a UNIX socket. A newcomer never waits: it evicts the oldest
- * stranger of the origin that has most of them. So a flood evicts its own connections.
+ * without its port, or a user id on a UNIX socket. A newcomer never waits: if there are too many
+ * strangers, the oldest one of the origin with the most strangers is evicted. So a flood evicts its
+ * own connections.
  */
 #ifndef FP_STRANGER_H
 #define FP_STRANGER_H
@@ -40,8 +41,8 @@ unsigned fp_strangers_max(const struct fp_node_server *server);
 int fp_stranger_add(struct fp_conn *conn);
 
 /*
- * Takes the connection from the strangers and gives it to client, which it holds from now on. NULL:
- * the connection ends.
+ * Gives the connection to client, and removes it from the strangers if it is one. The connection
+ * holds a reference to client from now on. NULL: the connection ends.
  */
 void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
 

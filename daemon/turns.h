@@ -59,8 +59,9 @@ void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn);
 
 /*
  * Runs a round, which looks at each client in line once. While a client has credit, the round ends
- * the wait of its turns one by one and calls go for each. go may take, leave and free turns, and
- * free clients. True if some turns still wait: then the next round must not wait for events.
+ * the wait of its turns one by one, and calls `go` for each. `go` may call fp_turn_take and
+ * fp_turn_leave, and may free turns and clients. True if some turns still wait: then the next round
+ * must not wait for events.
  */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn));
 

@@ -17,8 +17,9 @@ struct fp_worker {
 	int eventfd;
 	pthread_mutex_t lock; /* guards all members below */
 	pthread_cond_t posted;
-	STAILQ_HEAD(, fp_worker_line) ready[2]; /* lines whose first job can run; [1]: clients wait */
-	bool turn;                              /* the kind of line that ran last */
+	/* Lines whose first job can run. For the jobs of ready[1], clients wait. */
+	STAILQ_HEAD(, fp_worker_line) ready[2];
+	bool turn; /* the kind of line that ran last */
 	STAILQ_HEAD(, fp_worker_job) finished;
 	bool stopping;
 };
@@ -29,8 +30,8 @@ static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 }
 
 /*
- * Takes the next line. Both kinds take turns, so memory comes back even if clients never stop
- * asking.
+ * Takes the next line to serve. Lines for which clients wait alternate with the others, so memory
+ * comes back even if clients never stop asking.
  */
 static struct fp_worker_line *take_turn(struct fp_worker *worker)
 {

@@ -46,14 +46,15 @@ struct fp_worker_job {
 };
 
 int fp_worker_start(struct fp_worker **ret_worker);
-/* Waits for all jobs, calls their done, and ends the thread. NULL is fine. */
+/* Waits for all jobs, calls the `done` of each, and ends the thread. NULL is fine. */
 void fp_worker_stop(struct fp_worker *worker);
 
 /* Posts a job at the end of its line. Never blocks long, never fails. For the loop's thread. */
 void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job);
 
 /*
- * Calls done of every finished job. For the loop's thread, when the event descriptor is readable.
+ * Calls the `done` of every finished job. For the loop's thread, when the event descriptor is
+ * readable.
  */
 void fp_worker_reap(struct fp_worker *worker);
 /* Returns an eventfd: read 8 bytes of it, then call fp_worker_reap. */

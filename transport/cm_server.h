@@ -106,9 +106,9 @@ uint16_t fp_cm_server_port(const struct fp_cm_server *server);
 void fp_cm_server_counts(const struct fp_cm_server *server, struct fp_cm_server_counts *ret_counts);
 
 /*
- * Makes a peer. own: the address of this machine that its client reached; NULL: its queue pairs are
- * connected without rdma_cm. 0 and *ret_peer, a reference; -EOPNOTSUPP: the server does not listen
- * at own, or (own NULL) does not serve rdma+tcp; -ENODEV, -ENOMEM, ...
+ * Makes a peer. own: the address of this machine that the client of the peer reached. own NULL: the
+ * queue pairs of the peer are connected without rdma_cm. 0 and *ret_peer, a reference; -EOPNOTSUPP:
+ * the server does not listen at own, or (own NULL) does not serve rdma+tcp; -ENODEV, -ENOMEM, ...
  */
 int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *own, const char *name,
                           struct fp_cm_server_peer **ret_peer);
@@ -117,14 +117,15 @@ void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id
                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 /*
  * Ends a peer: destroys its links. When this returns, no request can reach the peer's memory any
- * more, not even one still under way. No link will attach. Calling it twice is fine.
+ * more, not even one still under way. No link can attach to the peer afterwards. Calling it twice
+ * is fine.
  */
 void fp_cm_server_peer_end(struct fp_cm_server_peer *peer);
 /* Any thread. */
 struct fp_cm_server_peer *fp_cm_server_peer_ref(struct fp_cm_server_peer *peer);
 /*
- * NULL is fine. Before the last reference is put, the peer was ended and its regions are gone. Any
- * thread.
+ * NULL is fine. Before the last reference is put, the caller must end the peer and deregister its
+ * regions. Any thread.
  */
 void fp_cm_server_peer_unref(struct fp_cm_server_peer *peer);
 unsigned fp_cm_server_peer_queue_pairs(const struct fp_cm_server_peer *peer);
@@ -140,10 +141,10 @@ int fp_cm_server_peer_register(struct fp_cm_server_peer *peer, void *base, size_
 void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verbs_region *region);
 
 /*
- * Connects a queue pair of the peer's domain to the client's, without rdma_cm. 0, *ret_own for the
- * client, and *ret_link; -EPERM (this peer's queue pairs are connected through rdma_cm), -EINVAL
- * (the device refuses these attributes), -EUSERS (the peer has as many links as allowed),
- * -ECONNRESET (the peer was ended), -EHOSTUNREACH, -EIO, -ENOMEM.
+ * Connects a queue pair of the peer's domain to the client's, without rdma_cm. 0, *ret_own (the
+ * address that the client needs), and *ret_link; -EPERM (this peer's queue pairs are connected
+ * through rdma_cm), -EINVAL (the device refuses these attributes), -EUSERS (the peer has as many
+ * links as allowed), -ECONNRESET (the peer was ended), -EHOSTUNREACH, -EIO, -ENOMEM.
  */
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link);

@@ -66,8 +66,8 @@ struct fp_cm_server {
 void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_event_type type, const char *who,
                        uint64_t session_id, const char *why);
 /*
- * Watches fd. When it is readable, link is served, or, if link is NULL, everything but links.
- * Watching it twice is fine. 0 or a negative errno. Closing a descriptor ends its watch.
+ * Watches fd. When fd is readable, the server serves link. If link is NULL, it serves everything
+ * but links. Watching it twice is fine. 0 or a negative errno. Closing a descriptor ends its watch.
  */
 int fp_cm_server_watch(struct fp_cm_server *server, int fd, struct fp_cm_server_link *link);
 /* True if it was watched. */

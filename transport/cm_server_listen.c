@@ -120,7 +120,10 @@ static uint16_t *port_of(struct sockaddr_storage *address)
 	                                      : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* The port of links: one after that of the first address, or 0 (any) if that address has port 0. */
+/*
+ * The port of links is the first address's port plus one. If the first address has port 0, the port
+ * of links is 0 too: any free port.
+ */
 static int choose_port(struct sockaddr_storage first, uint16_t *ret_port)
 {
 	uint16_t port = ntohs(*port_of(&first));

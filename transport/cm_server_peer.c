@@ -61,8 +61,9 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 }
 
 /*
- * Waits for the only event of a link: its receive comes back. Returns 0 if it did not; 1 if it did
- * (the queue pair is broken); a negative errno if the completion queue is broken too.
+ * Watches for the only event of a link: its receive comes back. Returns 0 if the receive has not
+ * come back yet; 1 if it has (the queue pair is broken); a negative errno if the completion queue
+ * is broken too, or the link can't be watched.
  */
 static int watch_link(struct fp_cm_server_link *link)
 {

@@ -34,7 +34,8 @@ struct fp_control {
 	pid_t opener;
 	void *private;
 	/*
-	 * Under lock. A call holds the lock from its request to its answer, so calls never overlap.
+	 * The lock protects the next members. A call holds the lock from its request to its answer,
+	 * so calls never overlap.
 	 */
 	pthread_mutex_t lock;
 	struct fp_handshake *handshake;
@@ -383,8 +384,9 @@ void fp_control_abandon(struct fp_session *session)
 }
 
 /*
- * Takes the lock. If another call holds it, waits until deadline_ns. The lock's holder gives up by
- * its own deadline. So if somebody sets the clock, this wait still ends then.
+ * Takes the lock. If another call holds it, waits until deadline_ns. If somebody sets the clock
+ * meanwhile, the wait may become longer. It still ends, because the other call gives up at its own
+ * deadline.
  */
 static int lock_by(struct fp_control *control, uint64_t deadline_ns)
 {

@@ -64,8 +64,9 @@ void fp_control_abandon(struct fp_session *session);
 	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon
 
 /*
- * Opens a LINK connection of this session to its URL. 0, *ret_handshake (for frames before it
- * becomes a data path; then fp_handshake_take_socket) and *ret_welcome.
+ * Opens a LINK connection of this session to the session's URL. 0, *ret_handshake and *ret_welcome.
+ * Use *ret_handshake to exchange frames before the connection becomes a data path. Then call
+ * fp_handshake_take_socket.
  */
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
@@ -81,7 +82,10 @@ const struct fp_rdma_options *fp_control_rdma(const struct fp_session *session);
 /* A pointer for the transport's own use, NULL at first. Not locked. */
 void **fp_control_private(struct fp_session *session);
 
-/* How long a request of this session may take; the deadline of an opening that begins now. */
+/*
+ * The first function returns how long a request of this session may take. The second returns the
+ * deadline of an opening that begins now.
+ */
 uint64_t fp_control_deadline_ns(const struct fp_session *session);
 uint64_t fp_control_open_by_ns(const struct fp_session_options *options);
 

@@ -398,7 +398,10 @@ static int send_hello(struct fp_handshake *handshake, const struct fp_handshake_
 	return fp_handshake_send(handshake, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
 }
 
-/* A client with a secret trusts only a node that proves it, even if the node asks for no proof. */
+/*
+ * A client with a secret trusts only a node that proves that it knows the same secret. This holds
+ * even if the node asks the client for no proof.
+ */
 static int check_welcome(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome)
 {

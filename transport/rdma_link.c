@@ -290,7 +290,7 @@ static enum fp_verbs_op next_op(const struct rdma_request *req)
 	return req->io->op == FP_IO_READ || req->seg == req->io->n_segs ? FP_VERBS_READ : FP_VERBS_WRITE;
 }
 
-/* Points work at a byte of the segment in the memory of the node. */
+/* Sets the remote key of work, and its remote address: byte `at` of the segment. */
 static void aim(const struct rdma_link *link, const struct fp_seg *seg, uint32_t at,
                 struct fp_verbs_work *work)
 {

@@ -9,7 +9,7 @@
 #include "verbs.h"
 
 #define FP_RDMA_BOUNCE_BYTES 4096u /* of one bounce page */
-/* The most regions that fp_link_register may name. Bytes of buffers elsewhere are copied. */
+/* The most regions that fp_link_register may name. Bytes of buffers outside of them are copied. */
 #define FP_RDMA_MAX_REGIONS 4u
 
 /* Zeroed before fp_rdma_memory_init. */
@@ -32,14 +32,17 @@ int fp_rdma_memory_init(struct fp_rdma_memory *memory, const struct fp_verbs_con
                         enum fp_protocol protocol, unsigned n_pages);
 /* opened_here: false in a forked child, which must not release its parent's registrations. */
 void fp_rdma_memory_free(struct fp_rdma_memory *memory, bool opened_here);
-/* Registers a region, which lasts as long as the memory. 0, -ENOSPC, or see fp_verbs_register. */
+/*
+ * Registers a region. It stays registered until fp_rdma_memory_free. 0, -ENOSPC, or see
+ * fp_verbs_register.
+ */
 int fp_rdma_memory_register(struct fp_rdma_memory *memory, void *base, size_t len_bytes);
 /*
- * Chooses how work carries the len bytes at buf, or their first part: inline, in place, or through
- * the bounce page with number page. The caller has set work's op. Fills its inline_data, local,
- * lkey and len_bytes. A WRITE's bytes are copied to the bounce page at once. Returns true if a READ
- * uses that page: then the caller copies its bytes from local to buf. buf NULL: the READ's bytes
- * are not wanted.
+ * Chooses how work carries the len bytes at buf, or the first part of them: inline, in place, or
+ * through the bounce page with the number `page`. The caller has set the op of work. This function
+ * sets inline_data, local, lkey and len_bytes. It copies the bytes of a WRITE to the bounce page at
+ * once. It returns true if a READ uses the bounce page: then the caller copies the bytes from
+ * work->local to buf. buf NULL: the bytes of the READ are not wanted.
  */
 bool fp_rdma_memory_choose(const struct fp_rdma_memory *memory, size_t page, uint8_t *buf, uint32_t len,
                            struct fp_verbs_work *work);

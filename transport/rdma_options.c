@@ -17,7 +17,10 @@ const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .send_depth =
 #define DEVICE      FP_CONF_KEY("device", STRING, fp_rdma_options, device)
 #define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
 
-/* RNR: not used, because no messages are sent, so none can arrive before its receive is posted. */
+/*
+ * An old key without effect. RNR retries are for a message that arrives before its receive is
+ * posted, and we send no messages.
+ */
 #define RNR_RETRY_COUNT FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, ignored)
 
 const struct fp_conf_field fp_rdma_fields[] = {

@@ -24,8 +24,8 @@ struct fp_rdma_options {
 extern const struct fp_rdma_options fp_rdma_defaults;
 
 /*
- * The keys of an rdma: mapping. The first is for clients, the other for nodes, which send no
- * requests.
+ * The keys of a YAML mapping "rdma:". The first table is for clients, the second for nodes, which
+ * send no requests.
  */
 extern const struct fp_conf_field fp_rdma_fields[], fp_rdma_node_fields[];
 

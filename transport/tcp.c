@@ -37,8 +37,9 @@ struct tcp_request {
 	struct fp_io *io;
 	uint64_t tag; /* unique among the requests of the link */
 	uint64_t deadline_ns;
-	size_t head_bytes, data_bytes; /* sizes in the request's frame: header and table; data of a WRITE */
-	size_t answer_bytes;           /* payload of the answer if all goes well */
+	/* Sizes of the two parts of the frame: header and table, then the data of a WRITE. */
+	size_t head_bytes, data_bytes;
+	size_t answer_bytes; /* payload of the answer if all goes well */
 	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_TABLE];
 };
 
@@ -115,7 +116,8 @@ static void expire(struct tcp_link *link, uint64_t now_ns)
 }
 
 /*
- * The part of an io's buffers from byte skip on. Returns the number of iovecs (at most io->n_segs).
+ * Lists the buffers of an io without their first `skip` bytes. Returns the number of iovecs (at
+ * most io->n_segs).
  */
 static int seg_iov(const struct fp_io *io, size_t skip, struct iovec *ret_iov)
 {
@@ -233,8 +235,8 @@ static int begin_answer(struct tcp_link *link)
 }
 
 /*
- * Receives a header, and in the same call the payload that has come, straight into the buffers of
- * the oldest flying request. The buffers' bytes are undefined until that request is answered.
+ * Receives a header. If payload has come too, the same call receives it straight into the buffers
+ * of the oldest flying request. The buffers' bytes are undefined until that request is answered.
  */
 static int receive_header(struct tcp_link *link)
 {

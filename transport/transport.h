@@ -5,7 +5,7 @@
  *   session   one client's state at one node. It is made once and owns the leases. Its calls block
  *             until a deadline, may allocate, and take the session's own lock: any thread may
  *             call, but never a fault thread.
- *   lease     a contiguous piece of a pool. shm maps it here, see base.
+ *   lease     a contiguous piece of a pool. shm maps it here: see fp_lease.base.
  *   link      one data path of a session, owned by one thread (asserted). Several links reach the
  *             same leases, so that demand reads need not queue behind write-backs. Submitting and
  *             polling never allocate, never block.
@@ -71,7 +71,7 @@ struct fp_session_options {
 	const char *client_name; /* shown by the node; NULL: comm and pid */
 	/* The secret of this client, or NULL. Not copied: it must outlive the session. */
 	const char *secret;
-	uint64_t deadline_ns; /* how long a control call may take, and an io without a deadline */
+	uint64_t deadline_ns; /* how long a control call may take; also an io without a deadline of its own */
 	uint64_t connect_ns;  /* how long the opening may take; 0: deadline_ns */
 	const struct fp_session_identity *resume; /* NULL: a new session; else the session to resume */
 	enum fp_protocol protocol;                /* of the session's links */
@@ -107,7 +107,7 @@ struct fp_node_info {
 
 /* The leases that a draining node still has. */
 struct fp_drain_info {
-	uint64_t leased_bytes; /* to all sessions */
+	uint64_t leased_bytes; /* of all sessions */
 	uint32_t sessions;
 };
 
@@ -130,8 +130,8 @@ struct fp_seg {
  * -ECONNRESET, -EPIPE, ...: the link broke. Every outstanding io ends with that error, and the link
  * is dead.
  *
- * -EACCES: no such lease, or out of its bounds. This is checked before the node is asked. If the
- * node or its device refuses, the link breaks too.
+ * -EACCES: a segment is not inside a lease of the session, or the io writes to a read-only lease.
+ * This is checked before the node is asked. If the node or its device refuses, the link breaks too.
  *
  * After a failed or timed-out write the remote bytes are undefined. After a failed read the bytes
  * of the local buffers are undefined.
@@ -210,8 +210,8 @@ int fp_url_parse(const char *text, struct fp_url *ret_url);
 /*
  * Parses the URLs of fp_url_parse, and two forms more. "SCHEME://HOST,HOST[:PORT]": one node at up
  * to FP_URL_MAX_ADDRESSES addresses, all at that port. "auto://HOST[,HOST][:PORT]": rdma on PORT +
- * 1 if possible, else tcp on PORT. Without PORT each uses its default port. 0 and *ret_set; errors
- * as of fp_url_parse; -E2BIG: too many addresses.
+ * 1 if possible, else tcp on PORT. Without PORT each transport uses its default port. 0 and
+ * *ret_set; errors as of fp_url_parse; -E2BIG: too many addresses.
  */
 int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
 
@@ -273,9 +273,9 @@ int fp_session_check(struct fp_session *session);
 int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity);
 
 /*
- * Makes a lease known and reachable here, after the session was resumed or has adopted it. -EACCES:
- * it has no such lease; -EPERM: over shm, where the node passes a lease's memory only once, at the
- * grant.
+ * Makes a lease known and reachable here, after the session was resumed or has adopted the lease.
+ * -EACCES: the session has no such lease. -EPERM: over shm, because the node passes a lease's
+ * memory only once, at the grant.
  */
 int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
 
@@ -353,8 +353,8 @@ void fp_link_register(struct fp_link *link, void *base, size_t len_bytes);
  */
 void fp_link_break(struct fp_link *link);
 /*
- * Abandons outstanding ios: they do not complete, and nothing touches their buffers any more. NULL
- * is fine.
+ * Closes the link and abandons its outstanding ios: they do not complete, and nothing touches their
+ * buffers any more. NULL is fine.
  */
 void fp_link_close(struct fp_link *link);
 

@@ -104,7 +104,7 @@ static int parse_authority(const char *text, struct fp_url *row, unsigned *ret_n
 	return parse_port(text, ret_port);
 }
 
-/* Makes the text of a single way, for a URL that names several ways. */
+/* Makes the text of a URL for one of the ways that a longer URL names. */
 static void compose_text(struct fp_url *url, unsigned port)
 {
 	bool v6 = strchr(url->host, ':');
@@ -206,8 +206,9 @@ int fp_url_parse(const char *text, struct fp_url *ret_url)
 	struct fp_url_set set;
 	int r = fp_url_parse_set(text, &set);
 
+	/* A URL with too many addresses for a set also names more than one way. */
 	if (r < 0)
-		return r == -E2BIG ? -EINVAL : r; /* too many for a set, so also more than one way */
+		return r == -E2BIG ? -EINVAL : r;
 	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
 		return -EINVAL; /* auto never names a single way, even if this build has one transport */
 	*ret_url = set.urls[0][0];

@@ -386,9 +386,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 }
 
 /*
- * The wr_id of the next work request. A signalled request has a count in it: itself and the
- * unsignalled ones before it, which its completion ends too. The count is in the id and not in a
- * list, because soft iWARP completes a WRITE before an earlier READ.
+ * Returns the wr_id of the next work request. If the request is signalled, its wr_id contains a
+ * count: the request itself and the unsignalled ones before it. The completion ends all of these.
+ * The count is not kept in a list, because soft iWARP completes a WRITE before an earlier READ.
  */
 static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {

@@ -40,8 +40,9 @@ int fp_verbs_load(void);
  * Called in a forked child, before it opens anything and while it has one thread. Closes the
  * inherited devices and connections. So the parent's connections end with the parent, and the child
  * can make its own. The child must not use its parent's domains, regions and connections, not even
- * to release them: their memory is lost. If the program itself uses librdmacm, that keeps the
- * parent's state for ever: fp_verbs_load then fails with -EOPNOTSUPP. Calling it twice is fine.
+ * to release them: their memory is lost. If the program itself uses librdmacm, that library can't
+ * be unloaded and keeps the parent's state for ever. Then fp_verbs_load fails with -EOPNOTSUPP.
+ * Calling it twice is fine.
  */
 void fp_verbs_forget(void);
 
@@ -70,10 +71,15 @@ enum fp_verbs_access {
  * Domains are counted; each connection holds a reference to its domain. The first three functions
  * make a domain. They return 0, or -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
  *
- * to: on the device that reaches host; or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
- * at: on the device that has the address own of this machine (its port is 0); or -EADDRNOTAVAIL.
- * open: for queue pairs connected without rdma_cm. On the device of that name; if device is NULL,
- * on the first device with an active port. port_num: the port that must be active; 0: any.
+ * fp_verbs_domain_to: on the device that reaches `host`. Also -EHOSTUNREACH, or -ETIMEDOUT at
+ * deadline_ns.
+ *
+ * fp_verbs_domain_at: on the device that has the address `own` of this machine; its port is 0. Also
+ * -EADDRNOTAVAIL.
+ *
+ * fp_verbs_domain_open: on the device with the name `device`, for queue pairs connected without
+ * rdma_cm. device NULL: on the first device with an active port. port_num: the port that must be
+ * active; 0: any.
  */
 int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_at(const struct sockaddr *own, struct fp_verbs_domain **ret_domain);
@@ -102,8 +108,8 @@ int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 void fp_verbs_devices_check(void);
 
 /*
- * 0 and *ret_region; -ENOMEM (usually RLIMIT_MEMLOCK is too low), -EFAULT, -EIO (no device). Slow
- * for much memory: 65 to 75 ms a GiB.
+ * Registers memory. 0 and *ret_region; -ENOMEM (usually RLIMIT_MEMLOCK is too low), -EFAULT, -EIO
+ * (no device). A GiB takes 65 to 75 ms.
  */
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
                       enum fp_verbs_access access, struct fp_verbs_region *ret_region);
@@ -124,10 +130,11 @@ struct fp_verbs_conn_options {
 /*
  * Connects through rdma_cm: resolves the route, sends private_data (at most FP_VERBS_PRIVATE_MAX
  * bytes) with the request, and waits for the peer's answer until deadline_ns. 0 and *ret_conn;
- * -EHOSTUNREACH (no address, route or device reaches it), -ECONNREFUSED (rejected; nobody listens),
- * -ETIMEDOUT, -EXDEV (not the domain's device reaches it), -EIO, -ENOMEM. The data that the peer
- * sends when it accepts or rejects goes to reply, at most *reply_len bytes; *reply_len then has
- * their number. Fabrics may pad the data with zeros.
+ * -EHOSTUNREACH (no address, route or device reaches the peer), -ECONNREFUSED (rejected, or nobody
+ * listens), -ETIMEDOUT, -EXDEV (another device than the domain's reaches the peer), -EIO, -ENOMEM.
+ *
+ * The peer may send bytes when it accepts or rejects. They go to `reply`, at most *reply_len of
+ * them; afterwards *reply_len is their number. Fabrics may pad them with zeros.
  */
 int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
@@ -189,7 +196,10 @@ enum fp_verbs_op {
 	FP_VERBS_WRITE,
 };
 
-/* A slice of local memory and one of the peer's. A receive has no slice of the peer's. */
+/*
+ * What a work request transfers: len_bytes between local memory and the peer's memory. A receive
+ * uses only the local memory.
+ */
 struct fp_verbs_work {
 	enum fp_verbs_op op;
 	bool signalled;   /* gets its own completion; an error always gets one */
@@ -249,8 +259,8 @@ enum fp_verbs_event_type {
 	FP_VERBS_EV_ESTABLISHED,  /* ev.conn can be used */
 	FP_VERBS_EV_DISCONNECTED, /* ev.conn's peer has gone, or never came: close it */
 	/*
-	 * The device of ev.conn has gone, or, if that is NULL, the device of address ev.idx. Close
-	 * the connection at once.
+	 * A device has gone: that of ev.conn, or, if ev.conn is NULL, that of the address ev.idx.
+	 * Close the connection at once.
 	 */
 	FP_VERBS_EV_DEVICE_GONE,
 };
@@ -258,8 +268,10 @@ enum fp_verbs_event_type {
 /* A connection request. fp_verbs_prepare or fp_verbs_reject uses it up. */
 struct fp_verbs_request {
 	struct rdma_cm_id *id;
-	/* READs that the peer wants to have outstanding here; READs from here that it can
-	 * answer. */
+	/*
+	 * How many READs the peer wants to have outstanding here, and how many READs of ours it can
+	 * answer at once.
+	 */
 	uint8_t n_peer_asks, n_peer_answers;
 };
 
@@ -293,10 +305,11 @@ uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener, unsign
  * listener is dead. */
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret);
 /*
- * Admits a request in two steps. prepare makes the connection in domain, so that the caller can
- * post receives before the peer is told. admit tells the peer. prepare always uses the request up:
- * if it fails, it rejects the peer without a reply. -EXDEV: the request came in over a device that
- * is not the domain's. Between the two steps, fp_verbs_conn_close rejects.
+ * Admits a request in two steps. fp_verbs_prepare makes the connection in domain, so that the
+ * caller can post receives before the peer is told. fp_verbs_admit tells the peer. fp_verbs_prepare
+ * always uses the request up: if it fails, it rejects the peer without a reply. -EXDEV: the request
+ * came in over a device that is not the domain's. Between the two steps, fp_verbs_conn_close
+ * rejects the peer.
  */
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn);

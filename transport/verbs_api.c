@@ -26,8 +26,8 @@ static int load_status; /* negative: loading failed, and is not tried again */
 
 /*
  * siw sends to the peer within the posting call, through a kernel socket. If the peer is gone, the
- * calling thread gets SIGPIPE. That ends a program whose thread does not block SIGPIPE; agent
- * threads block it.
+ * calling thread gets SIGPIPE, which can end the program. So the call runs with SIGPIPE blocked,
+ * and its signal is taken away. Agent threads always block SIGPIPE.
  */
 static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
 {

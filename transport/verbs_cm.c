@@ -31,7 +31,10 @@
  */
 #define RESOLVE_NS (2 * FP_NSEC_PER_SEC)
 
-/* All its ids, and the connections that came in through them, share one event channel. */
+/*
+ * The rdma_cm ids of a listener and of the connections that came in through it share one event
+ * channel.
+ */
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *ids[FP_VERBS_MAX_ADDRESSES]; /* NULL: it does not listen there */
@@ -537,7 +540,7 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
 			fp_verbs_device_gone(event->id->verbs);
 		}
-	} else if (event->id->context) { /* NULL: a request not answered yet; our answer to it will fail */
+	} else if (event->id->context) { /* NULL: an unanswered request, to which our answer will fail */
 		conn_event(event, ret);
 		if (ret->type == FP_VERBS_EV_DEVICE_GONE)
 			ret->conn->domain->device->dead = true;
@@ -583,7 +586,10 @@ static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_
 		return r;
 	conn->id = fp_take_ptr(request->id);
 	conn->id->context = conn;
-	/* READs that we may have outstanding at the peer; then those that it may have here */
+	/*
+	 * First the READs that we may have outstanding at the peer, then those that the peer may
+	 * have here.
+	 */
 	conn->max_reads = FP_MIN(device->n_asks, (unsigned)request->n_peer_answers);
 	conn->n_granted =
 	    reads_of(options->responder ? FP_MIN(device->n_answers, (unsigned)request->n_peer_asks) : 0);

@@ -31,8 +31,9 @@ struct fp_verbs_device {
 	struct fp_verbs_device *next;
 	struct ibv_context *context;
 	struct fp_verbs_limits limits;
-	unsigned n_asks, n_answers; /* READs that a queue pair may have outstanding, and can answer at once */
-	unsigned n_domains;         /* domains on this device; under the list's lock */
+	/* READs that a queue pair may have outstanding, and READs that it can answer at once. */
+	unsigned n_asks, n_answers;
+	unsigned n_domains; /* domains on this device; protected by devices_lock */
 	_Atomic bool dead;
 	int cmd_fd, async_fd; /* copied from the context, which librdmacm may have freed */
 	dev_t rdev;           /* of cmd_fd */
@@ -49,7 +50,7 @@ struct fp_verbs_domain {
 };
 
 struct fp_verbs_conn {
-	struct fp_verbs_conn *next, **at; /* list of all connections of this process, under the list's lock */
+	struct fp_verbs_conn *next, **at; /* all connections of this process; protected by conns_lock */
 	struct fp_verbs_domain *domain;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
@@ -67,9 +68,13 @@ struct fp_verbs_conn {
 	struct fp_verbs_conn_options options;
 	/* connected through rdma_cm */
 	struct rdma_cm_id *id;
-	/* Of a client: its own event channel. NULL: the connection uses the listener's. */
+	/*
+	 * A client's connection has an event channel of its own. NULL: the connection uses the
+	 * listener's channel.
+	 */
 	struct rdma_event_channel *events;
-	int wait_fd;       /* client: an epoll of completion channel and events; else -1 */
+	/* Of a client: an epoll descriptor for its completion channel and its events. Else -1. */
+	int wait_fd;
 	uint8_t n_granted; /* READs that the peer may have outstanding here */
 	bool admitted;     /* the listening side has accepted */
 	int gone;          /* 0, or an errno: the peer is gone or not connected yet */
@@ -104,8 +109,8 @@ void fp_verbs_set_nonblocking(int fd);
 /* ---- connections ---- */
 
 /*
- * Makes a connection without a queue pair: completion queue, channel and bookkeeping. It holds
- * domain. Close it with fp_verbs_conn_close.
+ * Makes a connection without a queue pair: completion queue, channel and bookkeeping. The
+ * connection holds a reference to domain. Close it with fp_verbs_conn_close.
  */
 int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
                       struct fp_verbs_conn **ret_conn);
@@ -129,8 +134,8 @@ bool fp_verbs_inherited(void);
 /* Closes this process' copies of all descriptors of devices and connections, and forgets both. */
 void fp_verbs_drop_descriptors(void);
 /*
- * Does the same for devices alone; then for one descriptor (none if negative). The parent's copies
- * stay open.
+ * fp_verbs_devices_drop does the same for devices alone. fp_verbs_drop_descriptor closes one
+ * descriptor (none if fd is negative). The parent's copies stay open.
  */
 void fp_verbs_devices_drop(void);
 void fp_verbs_drop_descriptor(int fd);

@@ -22,7 +22,10 @@ static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_
 	return fp_verbs_api->ibv.query_port(context, port_num, (struct _compat_ibv_port_attr *)ret_attr);
 }
 
-/* The port to use: wanted, or, if that is 0, the first active one. 0: no active port. */
+/*
+ * Returns the number of an active port: `wanted`, or the first one if `wanted` is 0. Returns 0 if
+ * there is none.
+ */
 static uint8_t find_port(struct ibv_context *context, uint8_t wanted, struct ibv_port_attr *ret_attr)
 {
 	struct ibv_device_attr device;

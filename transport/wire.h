@@ -79,7 +79,8 @@ enum fp_wire_status {
 	FP_WIRE_MALFORMED = 1,   /* not understood, or out of turn: the connection closes */
 	FP_WIRE_VERSION_GAP = 2, /* no version in common */
 	/*
-	 * wrong or missing proof, unknown session, wrong token, no such lease, or out of its bounds
+	 * wrong or missing proof, unknown session, wrong token, no such lease, bytes outside of it,
+	 * or a WRITE to a read-only one
 	 */
 	FP_WIRE_DENIED = 3,
 	FP_WIRE_FULL = 4, /* the pools have no piece of that size */
@@ -109,7 +110,7 @@ enum fp_wire_purpose {
 #define FP_WIRE_CHALLENGE_AUTH   (1u << 0) /* the node wants a proof and will give one */
 #define FP_WIRE_LEASED_MEMFD     (1u << 0) /* SCM_RIGHTS came with this frame's first byte */
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
-#define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: it was adopted, this session may not write it */
+#define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: an adopted lease, which this session may not write */
 
 /*
  * Every frame begins with this header. All versions have this layout, so that each end can tell a
@@ -131,7 +132,7 @@ struct fp_wire_hello {
 	uint8_t purpose;
 	uint8_t reserved;
 	uint32_t features;
-	uint64_t session_id; /* session of LINK and RESUME; 0 in CONTROL, and token is zeros */
+	uint64_t session_id; /* session that LINK or RESUME names; CONTROL: 0, and token is zeros */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	uint8_t nonce[FP_WIRE_NONCE_BYTES];
 	char client_name[FP_WIRE_NAME_BYTES]; /* see fp_wire_name_set */
@@ -156,7 +157,7 @@ struct fp_wire_welcome {
 	uint64_t session_id;
 	uint8_t token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros in the answer to a LINK */
 	uint32_t max_payload;     /* longest payload that the node takes: at least FP_WIRE_MAX_PAYLOAD */
-	uint32_t max_outstanding; /* requests in flight that make sense on one link, at least 1 */
+	uint32_t max_outstanding; /* how many requests in flight are useful on one link, at least 1 */
 	uint32_t grace_ms;        /* how long the node keeps the leases of a session that is cut off */
 	uint32_t idle_ms;         /* silence after which the node drops a control connection; 0: never */
 	uint8_t proof[FP_WIRE_PROOF_BYTES]; /* zeros if the node has no secret */
@@ -254,8 +255,8 @@ struct fp_wire_cm_reply {
 };
 
 /*
- * READ and WRITE begin with this. Then come n_segs segments. In a WRITE, their bytes follow in the
- * same order.
+ * The payload of a READ or WRITE begins with this struct. Then come n_segs segments. In a WRITE,
+ * their bytes follow in the same order.
  */
 struct fp_wire_io {
 	uint32_t n_segs;
