@@ -66,8 +66,8 @@ struct fp_config {
 
 /*
  * Reads and checks the file at path. 0 and *ret_config; release it with fp_config_free. Else a
- * negative errno as of fp_conf_read, or -EINVAL if a check fails. Then error->text has the mistake
- * and the remedy.
+ * negative errno like that of fp_conf_read, or -EINVAL if a check fails. Then error->text has the
+ * mistake and the remedy.
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 

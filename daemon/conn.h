@@ -136,8 +136,8 @@ void fp_conn_kill(struct fp_conn *conn);
 /* Like fp_conn_kill, but treats the end as a break of the network: the session may go on. */
 void fp_conn_cut(struct fp_conn *conn);
 /*
- * Charges work to the client's share of the loop's time. bytes: how much could be copied in the
- * same time.
+ * Charges work to the client's share of the loop's time. The work takes as long as copying so many
+ * `bytes`.
  */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*

@@ -2,7 +2,7 @@
  * Host memory. Room: daemon; see hostmem.h.
  *
  *   /proc/self/cgroup      the group of this process
- *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the smallest counts
+ *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the smallest result counts
  *
  * If the mount does not show the group, as in some containers, the top group of the mount counts.
  * See cgroups(7), and memory in the kernel's cgroup-v1 and cgroup-v2 documents.

@@ -315,7 +315,7 @@ static void done_take(struct fp_worker_job *job)
 			leave(lease);
 		return;
 	}
-	if (lease->leases) /* the call of done may have ended the session */
+	if (lease->leases) /* the call of `done` may have ended the session */
 		detach(lease);
 	lease->memory->pool->n_leases--;
 	give(lease->memory); /* the reserve gave up pages for it */

@@ -165,7 +165,7 @@ struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, boo
  * whose leases can be passed to clients.
  */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
-/* Logs a warning if pools that take memory on use are larger than the host's free memory. */
+/* Logs a warning if the pools without reserved memory are larger than what the host can give. */
 void fp_pools_warn(struct fp_pools *pools);
 
 /* Sums over all pools: leases and their bytes. A lease counts once, however many sessions hold it.
@@ -190,8 +190,8 @@ int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_lea
 struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);
 
 /*
- * Mark the begin (get) and the end (put) of a request that uses the memory. In between the memory
- * stays mapped, even if the lease is released.
+ * fp_node_lease_get marks the beginning of a request that uses the memory, fp_node_lease_put its
+ * end. In between the memory stays mapped, even if the lease is released.
  */
 void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);

@@ -24,7 +24,9 @@
 #define LINES_A_SECOND 50u
 #define MAX_TOPICS     12u /* subsystems; all further ones share the last topic */
 
-/* Lines of one subsystem in the second that began at since_ns. */
+/*
+ * How much one subsystem has logged since the time since_ns. After a second the count begins anew.
+ */
 struct topic {
 	const char *subsystem;
 	uint64_t since_ns;

@@ -78,7 +78,7 @@ struct fp_node_server {
 	uint64_t worker_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op;
 	bool ticking; /* a tick is set, because something may become overdue: see on_tick */
-	/* When freed memory goes back to the system; 0: no connection has ended since. */
+	/* When to give freed memory back to the system. 0: none was freed since the last time. */
 	uint64_t trim_ns;
 };
 

@@ -66,8 +66,8 @@ struct fp_node_sessions {
 };
 
 /*
- * Opens a session of client with a new id and token. 0 and *ret_session, which sessions owns;
- * -ENOMEM, or an error of getrandom.
+ * Opens a session of client with a new id and token. 0 and *ret_session, which belongs to
+ * `sessions`; -ENOMEM, or an error of getrandom.
  */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);

@@ -90,7 +90,7 @@ static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *t
 	uint64_t rounds = UINT64_MAX;
 
 	for (unsigned n = turns->n_clients; n && (client = TAILQ_FIRST(&turns->line)); n--) {
-		/* a client that is not the first any more may be freed */
+		/* once a client is not the first any more, it may have been freed */
 		for (; client == TAILQ_FIRST(&turns->line) && has_credit(turns, client); rounds = 0)
 			go_on(turns, client, go);
 		if (client != TAILQ_FIRST(&turns->line))

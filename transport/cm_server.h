@@ -7,7 +7,7 @@
  *                                │ yes
  *                                ▼
  *   a queue pair in the domain of that session's peer. It sends nothing. One receive is posted on
- *   it, whose flush tells that the queue pair broke
+ *   it. When that receive is flushed, the queue pair has broken
  *
  * A peer is one session with its domain. The daemon ends a peer, deregisters its regions, and puts
  * its reference. Queue pairs are connected through rdma_cm, or without it (rdma+tcp).

@@ -75,7 +75,7 @@ bool fp_cm_server_unwatch(struct fp_cm_server *server, int fd);
 
 /* --- cm_server_listen.c ----------------------------------------------------------------------------- */
 
-/* Arguments and result as of fp_cm_server_open. */
+/* Arguments and result like those of fp_cm_server_open. */
 int fp_cm_server_listen(struct fp_cm_server *server, const struct fp_cm_server_options *options,
                         unsigned *ret_failed);
 /* Listens again at addresses whose device was gone. */

@@ -26,8 +26,8 @@ struct fp_handshake_options {
 
 /*
  * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_handshake and
- * *ret_welcome; errors as of fp_session_open. The deadline does not bound looking up a host name
- * (names.h), which takes as long as the resolver likes.
+ * *ret_welcome; errors like those of fp_session_open. The deadline does not bound the look-up of a
+ * host name (names.h), which takes as long as the resolver likes.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,

@@ -12,7 +12,7 @@
 #include "yamlconf.h"
 
 struct fp_rdma_options {
-	char *device;         /* rdma+tcp: its name; NULL: the first with an active port */
+	char *device;         /* name of the device for rdma+tcp; NULL: the first with an active port */
 	uint64_t device_port; /* port of that device; 0: the first active one */
 	/* Repeats of an unacknowledged request. The client's value counts for both ends. */
 	uint64_t retry_count;

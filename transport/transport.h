@@ -211,7 +211,7 @@ int fp_url_parse(const char *text, struct fp_url *ret_url);
  * Parses the URLs of fp_url_parse, and two forms more. "SCHEME://HOST,HOST[:PORT]": one node at up
  * to FP_URL_MAX_ADDRESSES addresses, all at that port. "auto://HOST[,HOST][:PORT]": rdma on PORT +
  * 1 if possible, else tcp on PORT. Without PORT each transport uses its default port. 0 and
- * *ret_set; errors as of fp_url_parse; -E2BIG: too many addresses.
+ * *ret_set; errors like those of fp_url_parse; -E2BIG: too many addresses.
  */
 int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
 

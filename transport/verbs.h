@@ -226,7 +226,7 @@ struct fp_verbs_completion {
  */
 int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
 /*
- * Posts one receive of at least one byte, in a region: siw refuses empty ones. Result as of
+ * Posts one receive of at least one byte, in a region: siw refuses empty ones. Result like that of
  * fp_verbs_post; op is ignored.
  */
 int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work);

@@ -70,7 +70,7 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return ibv_req_notify_cq(cq, solicited_only);
 }
 
-/* 0 if a symbol is missing. Function and data pointers are alike on every system we run on. */
+/* Returns 0 if the symbol is missing. Function and data pointers are alike on all our systems. */
 static int find(void *library, const char *symbol, void *ret_function)
 {
 	void *found = library ? dlsym(library, symbol) : NULL;

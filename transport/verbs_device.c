@@ -108,7 +108,7 @@ static void device_retire(struct fp_verbs_device *device)
 	free(device);
 }
 
-/* Marks a device dead, and closes it if nothing is on it. Call it with devices_lock held. */
+/* Marks a device dead, and closes it if it has no domain. Call it with devices_lock held. */
 static void device_goes(struct fp_verbs_device *device)
 {
 	device->dead = true;

@@ -103,7 +103,9 @@ enum fp_wire_purpose {
 	FP_WIRE_RESUME = 3,  /* a new control connection of an existing session */
 };
 
-/* Features: the client asks in HELLO, the node grants in WELCOME (never more than was asked). */
+/*
+ * Features: the client asks for them in HELLO, and WELCOME has those of them that the node grants.
+ */
 #define FP_WIRE_FEATURE_MEMFD    (1u << 0) /* LEASED carries the lease's memfd; UNIX sockets only */
 #define FP_WIRE_FEATURE_KEYS     (1u << 1) /* LEASED carries address and key: one-sided READ and WRITE */
 #define FP_WIRE_FEATURE_CM       (1u << 2) /* with KEYS: rdma_cm connects its queue pairs */
@@ -113,8 +115,8 @@ enum fp_wire_purpose {
 #define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: an adopted lease, which this session may not write */
 
 /*
- * Every frame begins with this header. All versions have this layout, so that each end can tell a
- * version that it lacks.
+ * Every frame begins with this header. All versions have this layout, so that each end can
+ * recognise a version that it does not know.
  */
 struct fp_wire_header {
 	uint32_t magic;
