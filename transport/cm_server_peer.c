@@ -69,14 +69,12 @@ static int watch_link(struct fp_cm_server_link *link)
 {
 	struct fp_verbs_completion completion;
 	struct pollfd wait;
-	int r = fp_verbs_poll(link->conn, &completion, 1);
+	int r = fp_verbs_arm(link->conn, &wait);
 
 	if (r == 0)
-		r = fp_verbs_arm(link->conn, &wait);
-	if (r < 0)
+		r = fp_verbs_poll(link->conn, &completion, 1);
+	if (r != 0)
 		return r;
-	if (fp_verbs_poll(link->conn, &completion, 1) != 0)
-		return 1;
 	link->fd = wait.fd;
 	return fp_cm_server_watch(link->peer->server, link->fd, link);
 }
