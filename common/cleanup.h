@@ -16,7 +16,10 @@
 #define fp_autoclose   FP_CLEANUP(fp_cleanup_close)
 #define fp_autofclose  FP_CLEANUP(fp_cleanup_fclose)
 
-/* Takes the value out of an owning local: the caller owns it now, the local's cleanup sees NULL. */
+/*
+ * Takes the value out of a local variable that owns it. Then the caller owns the value, and the
+ * variable's cleanup sees NULL.
+ */
 #define fp_take_ptr(p)                                                                                       \
 	({                                                                                                   \
 		__typeof__(p) fp_taken_ = (p);                                                               \
@@ -24,7 +27,7 @@
 		fp_taken_;                                                                                   \
 	})
 
-/* fp_take_ptr for a file descriptor: the local becomes -1. */
+/* Does the same for a file descriptor: the local variable becomes -1. */
 #define fp_take_fd(fd)                                                                                       \
 	({                                                                                                   \
 		int fp_taken_ = (fd);                                                                        \
@@ -45,8 +48,9 @@
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /*
- * Each argument is evaluated once. Otherwise an atomic load would be read twice: one value could
- * pass the comparison, and another one be the result. So these macros are not constant expressions.
+ * These macros evaluate each argument once. An atomic load that is evaluated twice could give two
+ * values: one would pass the comparison, and the other would be the result. Therefore the macros
+ * are not constant expressions.
  */
 #define FP_MIN(a, b) FP_PICK_(a, <, b, __COUNTER__)
 #define FP_MAX(a, b) FP_PICK_(a, >, b, __COUNTER__)

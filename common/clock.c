@@ -1,11 +1,11 @@
 /*
- * See clock.h. One word holds two times: how long the process was stopped in all ("away"), which
- * the clock leaves out, and when the sleeper will wake ("due"). Both change in one atomic step, so
- * no signal handler or forked child finds the word half changed.
+ * See clock.h. One word holds two times. "away" is how long the process was stopped in all; the
+ * clock leaves this time out. "due" is when the sleeper will wake. Both change in one atomic step,
+ * so no signal handler or forked child finds the word half changed.
  *
  *  63       32 31     0
  * +-----------+--------+
- * | away, ms  | due,ms |   due: of the kernel's clock, cut to 32 bits; AWAKE while it does not sleep
+ * | away, ms  | due,ms |   due: a time of the kernel's clock, cut to 32 bits; AWAKE: nobody sleeps
  * +-----------+--------+
  */
 #include "clock.h"
@@ -23,8 +23,10 @@ static _Atomic uint64_t state;
 
 static atomic_bool asks_kernel;
 
-/* The stack may be far memory. The kernel cannot write there (EFAULT) until the loop has touched
- * it. */
+/*
+ * Repeats the call, because the stack may be far memory. The kernel can't write there (EFAULT)
+ * until this loop has touched the page.
+ */
 static void ask_kernel(volatile struct timespec *ret)
 {
 	int saved = errno;
@@ -54,7 +56,8 @@ static uint64_t away_ns(uint64_t word)
 }
 
 /*
- * By how many milliseconds the sleeper's wake-up is overdue at the time now; 0 or less: it is not.
+ * Returns for how many milliseconds the sleeper has been late; 0 or less: it is not late. The
+ * sleeper becomes late LATE_MS after the time at which it should wake.
  */
 static int32_t late_ms(uint64_t word, uint64_t now)
 {
@@ -69,8 +72,9 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 }
 
 /*
- * While the sleeper is overdue, the clock stands still at its first late millisecond, so that no
- * later read gives an earlier time. Each call adds the time since the last call to the time away.
+ * While the sleeper is late, the clock stands still at the first millisecond in which it was late.
+ * So no later read gives an earlier time. Each call adds the time since the call before it to
+ * "away".
  */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {
@@ -80,7 +84,7 @@ static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 	return (now / FP_NSEC_PER_MSEC - more) * FP_NSEC_PER_MSEC - away_ns(word);
 }
 
-/* If the process was stopped between two reads of the loop, the last read notices it. */
+/* If the process is stopped between two rounds of this loop, the last round notices it. */
 uint64_t fp_clock_ns(void)
 {
 	uint64_t word = atomic_load(&state), next, ns;

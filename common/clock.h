@@ -1,11 +1,11 @@
 /*
  * Time in nanoseconds, as a running process sees it. Room: common.
  *
- * A deadline limits how long we wait for others. A process that was itself stopped (SIGSTOP, a
- * debugger, a frozen control group, a paused guest) has not waited: the answer may be there, but
- * the process has not looked. So one thread that never sleeps for long tells the clock when it
- * sleeps and when it will wake. If it wakes much later, the whole process was stopped, and the
- * clock stood still. Without such a thread the clock is CLOCK_MONOTONIC.
+ * A deadline limits how long we wait for others. A process may itself be stopped: by SIGSTOP, a
+ * debugger, a frozen control group or a paused virtual machine. Then it has not waited: the answer
+ * may be there, but the process has not looked. So one thread that never sleeps for long tells the
+ * clock when it sleeps and when it will wake. If it wakes much later, the whole process was
+ * stopped, and the clock stood still. Without such a thread the clock is CLOCK_MONOTONIC.
  */
 #ifndef FP_CLOCK_H
 #define FP_CLOCK_H
@@ -22,7 +22,10 @@
  * handlers too. Never blocks, so the fault path may call it. */
 uint64_t fp_clock_ns(void);
 
-/* The time delay_ns after ns. UINT64_MAX means never: any delay after it is never, too. */
+/*
+ * Returns the time that lies delay_ns after the time ns. UINT64_MAX means never. A delay after
+ * "never" gives "never", too.
+ */
 static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 {
 	return ns + delay_ns < ns ? UINT64_MAX : ns + delay_ns;
@@ -38,10 +41,11 @@ uint64_t fp_clock_kernel_ns(void);
 void fp_clock_ask_kernel(void);
 
 /*
- * fp_clock_sleep: the calling thread sleeps now, until until_ns at the latest. fp_clock_wake: it is
- * awake again. If a busy machine does not let the thread wake for a quarter of a second, the
- * process counts as stopped, and deadlines end later. Only one thread of a process may call these:
- * with several threads, some stops are not noticed.
+ * fp_clock_sleep: from now on the calling thread sleeps, until until_ns at the latest.
+ * fp_clock_wake: the thread is awake again. If the thread wakes more than 250 ms too late, the
+ * process counts as stopped, and deadlines end later. A busy machine can cause that, too. Only one
+ * thread of a process may call these functions: with several threads, some stops would not be
+ * noticed.
  */
 void fp_clock_sleep(uint64_t until_ns);
 void fp_clock_wake(void);
@@ -56,8 +60,8 @@ void fp_clock_forked(void);
 struct timespec fp_clock_monotonic(uint64_t ns);
 
 /*
- * Waits for one of events on fd, until deadline_ns. Returns 0, -ETIMEDOUT or another negative
- * errno. Signals do not end the wait.
+ * Waits until fd has one of the poll events in the parameter events, or until deadline_ns. Returns
+ * 0, -ETIMEDOUT or another negative errno. Signals do not end the wait.
  */
 int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 

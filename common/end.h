@@ -1,6 +1,6 @@
 /*
- * The ends that Farpage itself gives a program. Room: common. Both functions say why first, and no
- * other code ends a process (test/style/layers.sh).
+ * The two ways in which Farpage itself ends a program. Room: common. Both functions first print
+ * why. No other code ends a process (test/style/layers.sh).
  */
 #ifndef FP_END_H
 #define FP_END_H

@@ -1,13 +1,13 @@
 /*
- * Two words: the thread that is in an opening (opener), and how many calls are under way (calls).
- * Room: common.
+ * Two words. opener: the thread that is in an opening; 0: none. calls: how many calls of the
+ * program are under way. Room: common.
  *
- *   call       counts itself, then looks at the opener ── none: goes on; else uncounts itself and waits
- *   opening    enters its thread, then looks at the calls ── waits until there are none
+ *   a call       adds 1 to calls, then reads opener: goes on if that is 0; else subtracts 1 and waits
+ *   an opening   writes its thread to opener, then reads calls: waits until that is 0
  *
  * A thread may end or jump away at any instruction here. So all waits end by the clock, and a
- * thread whose wait is over clears the word that it waited for. An opening then begins a new epoch:
- * calls of the old epoch no longer count, and their ends change nothing.
+ * thread whose wait is over clears the word that it waited for. If that was calls, a new epoch
+ * begins: calls of the old epoch no longer count, and their ends change nothing.
  *
  * A lock of the C library will not do, because close() is allowed in signal handlers. A handler may
  * interrupt pthread_rwlock_unlock halfway and ask for the same lock: it would wait for ever. Here
@@ -24,10 +24,10 @@
 
 #include "clock.h"
 
-#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* the longest wait of a call for openings */
-#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* the longest wait of an opening for calls */
+#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* the longest time that a call waits for openings */
+#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* the longest time that an opening waits for calls */
 #define IMPATIENCE_NS       (2 * FP_NSEC_PER_MSEC)
-#define COUNT               UINT32_MAX /* mask of the count in calls; the epoch is above it */
+#define COUNT               UINT32_MAX /* mask of the count in the word calls; the epoch is above */
 
 static _Atomic uint32_t opener;
 static _Atomic uint64_t calls;
@@ -39,8 +39,8 @@ static uint32_t this_thread(void)
 }
 
 /*
- * Returns false if end_ns has passed. moment is static because the kernel reads it, and the
- * caller's stack may be far memory.
+ * Sleeps for a moment. Returns false if end_ns has passed. The variable moment is static because
+ * the kernel reads it, and the caller's stack may be far memory.
  */
 static bool wait_until(uint64_t end_ns)
 {

@@ -18,7 +18,7 @@
 #define HIGH_FD  512
 #define LIST_END 65536 /* our descriptors from this number on are not hidden from the program */
 
-#define N_MARKS 128u /* how many different marks of guards there are */
+#define N_MARKS 128u /* how many different marks the guards can have */
 
 enum { NOT_OURS, OURS, WATCHED, VITAL /* and up: + the guard's mark */ };
 

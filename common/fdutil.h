@@ -13,8 +13,8 @@
  * Moves fd, which is close-on-exec, to 512 or above, and adds it to the process's list of our
  * descriptors. There it is out of the way of programs that count on low numbers, or close a range
  * of them. Returns the descriptor to use from now on. If RLIMIT_NOFILE has no room above, that is
- * the old one, or one above the three standard streams. A negative fd is returned as it is. Where
- * the program may be running, open by FP_FD_OPEN.
+ * the old one, or one above the three standard streams. A negative fd is returned as it is. While
+ * the program may be running, use FP_FD_OPEN, which calls this function.
  */
 int fp_fd_move_high(int fd);
 
@@ -25,8 +25,8 @@ int fp_fd_move_high(int fd);
 ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 
 /*
- * Opens a descriptor by the expression opening and moves it by fp_fd_move_high, both under the
- * lock. errno is that of the expression.
+ * Evaluates the expression opening, which opens a descriptor, and moves that descriptor by
+ * fp_fd_move_high. Does both under the lock. errno is that of the expression.
  */
 #define FP_FD_OPEN(opening)                                                                                  \
 	({                                                                                                   \
@@ -48,16 +48,17 @@ int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
 /*
- * Marks one of ours as vital for a guard that is about to start (fdguard.h). fp_fd_watch ends the
- * mark. fp_fd_next_vital: the lowest number with that mark that is at least from; -1: none.
+ * fp_fd_make_vital: marks a descriptor of ours as vital for a guard that is about to start
+ * (fdguard.h). fp_fd_watch ends the mark. fp_fd_next_vital: returns the lowest descriptor that has
+ * this mark and whose number is at least from; -1: none.
  */
 void fp_fd_make_vital(int fd, uint8_t mark);
 int fp_fd_next_vital(int from, uint8_t mark);
 
 /*
  * From now on only fp_fd_close may close this descriptor of ours. If the kernel hands out its
- * number to us again before that, the program has closed it past the C library. Then two of our
- * descriptors would share an entry, so the process ends.
+ * number to us before fp_fd_close, the program has closed the descriptor past the C library. Then
+ * two of our descriptors would share an entry of the list, so the process ends.
  */
 void fp_fd_watch(int fd);
 
@@ -71,7 +72,7 @@ _Noreturn void fp_fd_lost(void);
  */
 void fp_fd_forget(int fd);
 
-/* Closes one of ours, under the lock. Does nothing for a negative number; errno stays. */
+/* Closes a descriptor of ours, under the lock. Does nothing for a negative number. Keeps errno. */
 void fp_fd_close(int fd);
 
 #endif

@@ -82,8 +82,8 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 }
 
 /*
- * Computes the count from the buckets. So count and buckets of h agree, even if threads record into
- * from meanwhile.
+ * Computes the count from the buckets that it adds. So count and buckets of h agree, even if other
+ * threads record into the histogram from meanwhile.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
@@ -104,8 +104,8 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 }
 
 /*
- * The least rank whose share of total is at least q. First lowers q by a rounding error, so that
- * 0.999 of 1000 is 999.
+ * Returns the least rank whose share of total is at least q. First makes q smaller by the size of a
+ * rounding error, so that 0.999 of 1000 is 999.
  */
 static uint64_t rank_of(double q, uint64_t total)
 {
@@ -115,8 +115,8 @@ static uint64_t rank_of(double q, uint64_t total)
 }
 
 /*
- * The value at fraction q of h, which is not empty. *ret_up_to: how many values are in the buckets
- * up to that value's bucket, included.
+ * Returns the value at the fraction q of h, which is not empty. *ret_up_to: how many values are in
+ * that value's bucket and in all lower buckets.
  */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
@@ -219,8 +219,8 @@ static uint64_t row_most(const struct fp_hist *h, unsigned row_bits)
 }
 
 /*
- * Prints bars. A row is 1 << row_bits buckets: a quarter of a power of two, or more if there were
- * too many rows.
+ * Prints bars, one for each row of buckets that has values. A row has 1 << row_bits buckets, which
+ * are a quarter of a power of two. If there were too many rows, a row has more buckets.
  */
 static void print_bars(const struct fp_hist *h, FILE *out)
 {

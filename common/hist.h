@@ -1,10 +1,10 @@
 /*
- * Log-linear latency histogram: 1 ns to 100 s, at most 1 % error, fixed memory, lock-free record.
- * Room: common. The struct has no pointers, so that it can lie in a memory-mapped file that
- * processes share.
+ * Log-linear latency histogram for values from 1 ns to 100 s, with an error of 1 % at most. Its
+ * memory is fixed, and recording takes no lock. Room: common. The struct has no pointers, so that
+ * it can lie in a memory-mapped file that processes share.
  *
  * The layout follows G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two. So a
- * bucket is at most 1/64 of its value wide, and its midpoint at most 0.8 % off.
+ * bucket is at most 1/64 of its value wide, and its midpoint is at most 0.8 % off.
  */
 #ifndef FP_HIST_H
 #define FP_HIST_H
@@ -16,7 +16,7 @@
 #define FP_HIST_MAX_BITS 37
 /* 137 s; longer values count in the last bucket, but maximum and mean are exact */
 #define FP_HIST_MAX_NS ((1ull << FP_HIST_MAX_BITS) - 1)
-/* indices 0..127 hold 0..127 ns exactly; each further power of two up to 2^37 takes 64 */
+/* indices 0..127 hold 0..127 ns exactly; each further power of two up to 2^37 has 64 indices */
 #define FP_HIST_BUCKETS ((FP_HIST_MAX_BITS - FP_HIST_SUB_BITS + 1u) << FP_HIST_SUB_BITS)
 
 struct fp_hist {
@@ -36,8 +36,8 @@ enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
 /*
- * Adds from into h. Other threads may record into both meanwhile. Each value that they record into
- * from is then in h once, or not at all.
+ * Adds the values of the histogram from to h. Other threads may record into both meanwhile. A value
+ * that they record into from is then in h once, or not at all.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 

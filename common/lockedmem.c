@@ -1,6 +1,6 @@
 /*
- * Locked memory. Room: common. If the limit is too low, faults are slower when the machine lacks
- * memory, but still correct.
+ * Locked memory. Room: common. If RLIMIT_MEMLOCK is too low, some of this memory is not locked.
+ * Then faults are slower when the machine lacks memory, but they are still correct.
  */
 #include "lockedmem.h"
 
@@ -27,8 +27,8 @@ static bool is_beyond_limits(void)
 }
 
 /*
- * At least the number of bytes that are locked. A child of fork inherits this number, but not the
- * locks. After the first refusal (is_full) nothing more is locked.
+ * An upper bound of the number of bytes that are locked. A child of fork inherits this number, but
+ * not the locks. After the first refusal (is_full) nothing more is locked.
  */
 static _Atomic size_t locked;
 static atomic_bool is_full;

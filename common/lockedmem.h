@@ -19,8 +19,8 @@
  */
 void *fp_lockedmem_new(size_t len);
 /*
- * fp_lockedmem_new, but a page is present and locked only from its first touch on. For memory that
- * is seldom touched, if ever.
+ * Like fp_lockedmem_new, but a page is present and locked only from its first touch on. For memory
+ * that is touched seldom or never.
  */
 void *fp_lockedmem_lazy(size_t len);
 void fp_lockedmem_free(void *mem, size_t len);

@@ -77,8 +77,8 @@ static size_t cut_line(char *line, size_t size)
 }
 
 /*
- * Replaces control characters, which a peer or a file may have put into the text: an event is one
- * line.
+ * Replaces control characters, which a peer or a file may have put into the text. So each event
+ * stays on one line.
  */
 static void blank_controls(char *line, size_t len)
 {
@@ -88,8 +88,8 @@ static void blank_controls(char *line, size_t len)
 }
 
 /*
- * True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. Uses bare calls: the
- * shim's versions of the C library's calls may not be ready yet.
+ * True if a write would exceed RLIMIT_FSIZE, and so end the process by SIGXFSZ. Uses bare calls,
+ * because the shim's versions of the C library's calls may not be ready yet.
  */
 static bool stderr_is_full(void)
 {
@@ -111,8 +111,9 @@ static bool stderr_is_full(void)
 
 /*
  * True if descriptor 2 now holds the program's data. A program may close its standard error, and
- * the next file that it opens gets number 2. Data is assumed if the file is not the one from the
- * start, and is a socket, or a file opened for reading and writing without append.
+ * the next file that it opens gets number 2. We take a file for data if it is not the file from the
+ * start, and is of one of two kinds. One kind is a socket. The other is a file that is open for
+ * reading and writing, without O_APPEND.
  */
 static bool stderr_is_programs(void)
 {

@@ -20,10 +20,10 @@ enum fp_log_level {
 };
 
 /*
- * Chooses which lines are printed. max_level: less urgent lines are dropped. Lines begin with
- * "program: ". If stderr is the journal (JOURNAL_STREAM names it), they begin with the priority
- * "<N>" instead. program must outlive the logger. Call before threads start. Default:
- * FP_LOG_NOTICE, "farpage".
+ * Chooses which lines are printed, and how they begin. Lines that are less urgent than max_level
+ * are dropped. A line begins with the string program and ": ". If stderr is the journal
+ * (JOURNAL_STREAM names it), a line begins with its priority, "<N>", instead. The string must
+ * outlive the logger. Call this before threads start. Default: FP_LOG_NOTICE and "farpage".
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
@@ -31,24 +31,25 @@ void fp_log_init(const char *program, enum fp_log_level max_level);
 
 /*
  * Prints one line "program: subsystem: text" by a single write(2) on stderr. Safe on any thread: it
- * formats on the stack (lines are cut at FP_LOG_LINE_BYTES), never allocates, takes no lock and
- * keeps errno. Drops a line that fp_log_takes_text refuses. That check may take its time, so fault
- * threads must not log: they count, and another thread reports.
+ * formats on the stack, never allocates, takes no lock and keeps errno. Lines are cut at
+ * FP_LOG_LINE_BYTES. A line is dropped if fp_log_takes_text returns false. That check may take its
+ * time, so fault threads must not log: they count, and another thread reports.
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /*
- * True if a line can be written now. If stderr is a full pipe that nobody reads, waits 100 ms at
- * most: a program must still be able to end, and a node to be resumed. False if the program has
- * opened a file or socket for its data as descriptor 2 since fp_log_init.
+ * True if a line can be written now. If stderr is a full pipe that nobody reads, this waits 100 ms
+ * at most. It must not wait longer: a program must still be able to end, and a node to be resumed.
+ * Also false if the program has opened a file or socket for its data as descriptor 2 since
+ * fp_log_init.
  */
 bool fp_log_takes_text(void);
 
 /*
- * Makes take see each finished line (of len bytes, its newline the last) on the thread that logs
- * it. If take returns true, it has handled the line. Otherwise fp_log writes the line, however long
- * that takes.
+ * From now on the thread that logs a line first passes the finished line to the function take. The
+ * line has len bytes, the last of which is a newline. If take returns true, it has handled the
+ * line. Otherwise fp_log writes the line, however long that takes.
  */
 void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len));
 

@@ -120,7 +120,10 @@ static bool is_locked(const char *path)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/* Returns 0 if path is free, or is a file that we may replace: a regular file of this user. */
+/*
+ * Returns 0 if path is free, or is a file that we may replace: a regular file of this user. If the
+ * parameter yields is true, a file whose lock is held may not be replaced.
+ */
 static int may_replace(const char *path, bool yields)
 {
 	struct stat st;
@@ -208,8 +211,8 @@ int fp_statspage_alive(const struct fp_statspage *page)
 }
 
 /*
- * Returns the process number of a name PID.stats..., and the part after ".stats". -EINVAL: another
- * name.
+ * Takes a name of the form PID.stats... apart. Returns the process number; *ret_rest is the part
+ * after ".stats". -EINVAL: the name has another form.
  */
 static int name_pid(const char *name, const char **ret_rest)
 {

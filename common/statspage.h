@@ -2,9 +2,9 @@
  * The stats page: a memory-mapped file in which an agent counts. Room: common. Writers (uffd/) only
  * add with relaxed atomics. Readers copy the page (statsview.h) without stopping anyone.
  *
- * The file is unlinked at exit, but not if the user gave its path (--stats-file). The writer holds
- * a lock on the file (flock) while it maps it. So readers in another pid namespace also know
- * whether the writer lives.
+ * The file is unlinked at exit, unless the user gave its path (--stats-file). As long as the writer
+ * maps the file, the writer holds a lock on it (flock). So readers in another pid namespace also
+ * know whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -49,7 +49,7 @@ struct fp_stats_node {
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */
 	_Atomic uint32_t degraded; /* 1: up, but not over the transport that its URL prefers */
-	_Atomic uint32_t spent;    /* 1: cut off for longer than a page's patience */
+	_Atomic uint32_t spent;    /* 1: cut off for so long that pages no longer wait for it */
 	_Atomic uint64_t leased_bytes;
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;
@@ -83,7 +83,7 @@ struct fp_statspage {
 	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
 	_Atomic uint64_t evicted_dirty;  /* pages written back */
 	_Atomic uint64_t evicted_zero;   /* pages found all zero, which are never sent */
-	_Atomic uint64_t evict_refused;  /* not captured then, such as pages pinned for I/O (EBUSY) */
+	_Atomic uint64_t evict_refused;  /* pages that could not leave (EBUSY: pinned for I/O) */
 	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
 	_Atomic uint64_t lost_pages;
 	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
@@ -91,7 +91,7 @@ struct fp_statspage {
 	_Atomic uint64_t far_start;        /* addresses of the far range */
 	_Atomic uint64_t far_end;
 	struct fp_stats_node node[FP_STATSPAGE_NODES];
-	struct fp_hist fault_latency;     /* all kinds, from the message's read to the wake-up */
+	struct fp_hist fault_latency;     /* of any kind: from arrival at the agent to the wake-up */
 	struct fp_hist fetch_latency;     /* only the remote read */
 	struct fp_hist writeback_latency; /* only the remote write of a batch */
 	struct fp_hist evict_latency;     /* the time of one eviction batch */
@@ -99,10 +99,10 @@ struct fp_statspage {
 
 /*
  * Creates the page at path (0600), fills the identity fields of the calling process, and maps the
- * page. It is locked in memory where the limit allows. Replaces an existing regular file of this
- * user; but if yields, not a page whose lock is held: -EBUSY. Returns 0 and *ret_page, or a
- * negative errno: -EFBIG where RLIMIT_FSIZE has no room for the page. Release with
- * fp_statspage_close. Call before the fault threads start.
+ * page. It is locked in memory where the limit allows. An existing regular file of this user is
+ * replaced. But if the parameter yields is true, a page whose lock is held is not replaced: -EBUSY.
+ * Returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for the page.
+ * Release with fp_statspage_close. Call before the fault threads start.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
@@ -119,9 +119,9 @@ void fp_statspage_close(const struct fp_statspage *page);
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * Writes to buf the path that a user chose for a process's page: pattern, with the first "%p"
- * replaced by the process number. So a program and its children have files of their own. 0 or
- * -ENAMETOOLONG.
+ * Writes the path of a process's page to buf. The user chose this path by the string pattern, whose
+ * first "%p" stands for the process number. So a program and its children have files of their own.
+ * 0 or -ENAMETOOLONG.
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
@@ -135,9 +135,9 @@ int fp_statspage_alive(const struct fp_statspage *page);
 int fp_statspage_owner(const char *name);
 
 /*
- * For the name of a file in the folder of fp_statspage_path. If it is a page's temporary name: the
- * number of the process that is making the page. 0: that process has ended, so nobody completes the
- * page. -EINVAL: the name has another form.
+ * Takes the name of a file in the folder of fp_statspage_path. If it is a page's temporary name,
+ * returns the number of the process that is making the page. 0: that process has ended, so nobody
+ * completes the page. -EINVAL: the name has another form.
  */
 int fp_statspage_maker(const char *name);
 

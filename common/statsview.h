@@ -16,9 +16,9 @@ struct fp_statsview {
 };
 
 /*
- * Opens a page and looks. 0 and *ret_view, which fp_statsview_close closes; -EINVAL: it is no stats
- * page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or the error of
- * open(2).
+ * Opens a page and copies it. 0 and *ret_view, which fp_statsview_close closes. -EINVAL: the file
+ * is no stats page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or the
+ * error of open(2).
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
@@ -29,8 +29,8 @@ int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 
 /*
- * Looks again at a file that is open. Returns what fp_statsview_open returns; after an error
- * view->page is undefined.
+ * Fills *view again from its file, which is still open. Returns what fp_statsview_open returns.
+ * After an error view->page is undefined.
  */
 int fp_statsview_look(struct fp_statsview *view);
 

@@ -58,8 +58,9 @@ static bool is_digit(char c)
 }
 
 /*
- * Reads DIGITS[.DIGITS] into a whole part, saturated just above UINT64_MAX, and billionths. Returns
- * the text that follows, or NULL if text does not begin with such a number.
+ * Reads DIGITS[.DIGITS]. *ret_whole is the part before the point, or a number just above UINT64_MAX
+ * if that part is larger. *ret_nano is the part after the point, in billionths. Returns the text
+ * that follows, or NULL if text does not begin with such a number.
  */
 static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, uint32_t *ret_nano)
 {
@@ -83,8 +84,8 @@ static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, 
 }
 
 /*
- * Parses NUMBER[ ]UNIT. Cuts off digits below one byte (one nanosecond). Refuses a fraction in
- * bytes (nanoseconds).
+ * Parses NUMBER[ ]UNIT into bytes or nanoseconds. Cuts off what is smaller than 1 byte or 1 ns.
+ * Refuses a fraction if the unit is the byte or the nanosecond itself.
  */
 static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
 {
@@ -148,7 +149,8 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 }
 
 /*
- * Each bound below is half a last digit under the next unit. So rounding never prints "1024.0 KiB".
+ * The loop ends at 1023.95, not at 1024, because a larger number would be rounded up to "1024.0
+ * KiB". The bounds of fp_time_format are chosen in the same way.
  */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {

@@ -82,8 +82,8 @@ static void path_pop(struct reader *r, size_t len)
 }
 
 /*
- * Finds the line and column of an offset: for a byte that libyaml can't decode, it tells only the
- * offset.
+ * Finds the line and column of an offset. For a byte that libyaml can't decode, libyaml tells only
+ * the offset.
  */
 static yaml_mark_t mark_of_offset(const char *text, size_t offset)
 {

@@ -18,7 +18,7 @@ enum fp_conf_type {
 	FP_CONF_STRING,  /* char *, malloc'd, owned by the target struct; an earlier value is freed */
 	FP_CONF_ENUM,    /* int: index into choices */
 	FP_CONF_STRINGS, /* struct fp_conf_strings: a sequence of scalars, or one scalar */
-	FP_CONF_MAP,     /* a nested mapping: fields describes it, offset is where its struct lies */
+	FP_CONF_MAP,     /* a nested mapping: its keys are in the member fields, its struct is at offset */
 	FP_CONF_LIST,    /* a sequence of mappings: for each, item() gives the struct to fill */
 };
 
@@ -36,9 +36,9 @@ struct fp_conf_field {
 	const char *const *choices;         /* ENUM: the allowed words, then NULL */
 	const struct fp_conf_field *fields; /* MAP, LIST: the mapping's keys; ends with .key == NULL */
 	/*
-	 * LIST: appends an element with defaults to the list in *enclosing and returns it; NULL: no
-	 * memory. MAP: may be NULL; called when the mapping is there, even an empty one, and
-	 * returns its struct.
+	 * LIST: appends an element with default values to the list in *enclosing, and returns the
+	 * element; NULL: no memory. MAP: returns the mapping's struct. It is called if the file has
+	 * the mapping, even an empty one. A MAP may have NULL here.
 	 */
 	void *(*item)(void *enclosing);
 	bool required;
@@ -58,19 +58,26 @@ struct fp_conf_error {
 };
 
 /*
- * Reads path into target as fields describes. A key that is not in the file leaves its field as it
- * was. No key may come twice. A file may have 1 MiB. A FIFO or a device is refused: it could keep
- * the caller waiting. Returns 0; -ENOENT and the like if the file cannot be read (a directory is
- * -EISDIR); -EINVAL if its contents are not valid. After -EINVAL, error->text names the mistake and
- * its place, and target holds the values read so far. Control plane only: allocates.
+ * Reads the file at path into target, by the table fields. A key that is not in the file leaves its
+ * field as it was. No key may come twice. A file may have 1 MiB at most. A FIFO or a device is
+ * refused, because it could keep the caller waiting. Returns 0; -ENOENT and the like if the file
+ * cannot be read (-EISDIR for a directory); -EINVAL if its contents are not valid. After -EINVAL,
+ * error->text names the mistake and its place, and target holds the values read so far. Only for
+ * the control plane, because it allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);
 
-/* Parses one scalar (not STRINGS, MAP or LIST), as written in a file, into the field of target. 0;
- * -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM. */
+/*
+ * Parses one scalar, as written in a file, into its field of the struct target. Not for STRINGS,
+ * MAP or LIST. 0; -EINVAL: text is not of the field's type; -ERANGE: it is not within min..max;
+ * -EOVERFLOW; -ENOMEM.
+ */
 int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target);
-/* Writes why fp_conf_parse refused text and returned r: "must be ..., not '...'". */
+/*
+ * Writes to buf why fp_conf_parse refused text: "must be ..., not '...'". r is the error that
+ * fp_conf_parse returned.
+ */
 void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len);
 
 /* Appends a copy of len bytes of text. 0 or -ENOMEM. */

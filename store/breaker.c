@@ -1,6 +1,4 @@
-/*
- * The circuit breaker of a node. Room: store. Pure.
- */
+/* The circuit breaker of a node. Room: store. Only pure functions. */
 #include "breaker.h"
 
 #include "cleanup.h"

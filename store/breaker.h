@@ -1,7 +1,7 @@
 /*
  * The circuit breaker of a node: how failures, deadlines and attempts change it, and when the next
- * attempt is due. Room: store. Pure: words and times in, words and times out; no clock, thread or
- * descriptor.
+ * attempt is due. Room: store. Only pure functions: they take and return words and times, and use
+ * no clock, thread or descriptor.
  *
  *              FAIL                   TRY
  *   CLOSED ───────────► OPEN ───────────────────► HALF_OPEN
@@ -10,7 +10,7 @@
  *      └────────────── RESUMED, epoch + 1 ────────────┘
  *
  *   any but LOST ──── GONE ────► LOST, for good
- *   OPEN, HALF_OPEN ─ WAITED ──► the same, spent
+ *   OPEN, HALF_OPEN ─ WAITED ──► the same state, but spent
  *
  * The whole state is one word, so that many threads may read and step it by compare-and-swap. Its
  * epoch counts the resumes: failures of an earlier epoch say nothing about this one.
@@ -51,8 +51,8 @@ static inline uint64_t fp_breaker_epoch(uint64_t word)
 }
 
 /*
- * The word after an event, or the same word if the event has no meaning in this state. epoch: of
- * the session that failed (for FAIL alone).
+ * Returns the word after an event, or the same word if the event has no meaning in this state.
+ * epoch is used for FAIL alone: it is the epoch that failed.
  */
 uint64_t fp_breaker_step(uint64_t word, enum fp_breaker_event event, uint64_t epoch);
 
@@ -64,7 +64,7 @@ uint64_t fp_breaker_inherit(uint64_t word);
 
 /* How the node is reached again after a cut. A member that is 0 means its default. */
 struct fp_reconnect_options {
-	uint64_t missed_heartbeats; /* so many missed in a row open the breaker */
+	uint64_t missed_heartbeats; /* this many missed in a row open the breaker */
 	uint64_t backoff_first_ns;  /* delay after the first failed attempt; doubles each time */
 	uint64_t backoff_max_ns;    /* longest delay; then jitter adds or removes up to 25 % */
 };
@@ -72,8 +72,8 @@ struct fp_reconnect_options {
 #define FP_MISSED_HEARTBEATS 1u
 #define FP_BACKOFF_FIRST_NS  50000000ull
 #define FP_BACKOFF_MAX_NS    2000000000ull
-#define FP_BACKOFF_STABLE_NS 1000000000ull /* a session that stood so long after its resume was stable */
-#define FP_BACKOFF_FLAP      2u            /* most failed attempts that count after an unstable resume */
+#define FP_BACKOFF_STABLE_NS 1000000000ull /* a session that lasts this long after its resume is stable */
+#define FP_BACKOFF_FLAP      2u            /* an unstable resume leaves at most this many failed attempts */
 #define FP_BACKOFF_MARGIN_NS 5000000000ull /* the node may notice a break later than we do */
 
 /* When attempts are due. Zero-initialise all but options. Times are of one clock, in ns. */
@@ -88,8 +88,8 @@ struct fp_backoff {
 /*
  * The breaker has opened. From now on we try for at most wait_ns (UINT64_MAX: for ever). The first
  * attempt is due at once, unless the last resume was unstable. An unstable resume counts as one
- * more failed attempt. At most FP_BACKOFF_FLAP of these count, because a node that can resume is
- * not dead.
+ * more failed attempt. After it, at most FP_BACKOFF_FLAP failed attempts count, because a node that
+ * can resume is not dead.
  */
 void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns, uint64_t random);
 /* The node has answered: wait_ns begins anew. */

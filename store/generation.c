@@ -2,10 +2,11 @@
  * Generations, as seen by the process that forks. Room: store. See generation.h.
  *
  * A slot that was in use at a fork is shared. Nobody writes it until a sweep finds that no living
- * generation holds it. It is free once its owner has given it up too (limbo). So a slot has two
- * bits, one in the memory of each process, and each bit changes only once. Whatever ends first, a
- * slot that somebody reads is never freed. The first sweep after the end of the last holder frees
- * it.
+ * generation holds it. When its owner has given it up, the slot is in limbo. A sweep frees it when
+ * it is in limbo and no living generation holds it. So a slot has a bit of its owner, and one of
+ * each generation. While the slot is shared, each bit changes only once. Whichever process ends
+ * first, a slot that somebody reads is never freed. The first sweep after the end of the last
+ * holder frees it.
  */
 #include "generation.h"
 
@@ -216,7 +217,10 @@ static bool end_dead(struct fp_generations *gens)
 	return any;
 }
 
-/* The slots that any living generation holds, of one word of our own leases. */
+/*
+ * Returns the slots that any living generation holds, as bits. word is the index of a word in the
+ * bitmaps of our own leases.
+ */
 static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 {
 	uint64_t held = 0;
@@ -227,7 +231,8 @@ static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 }
 
 /*
- * A number that changes when there may be something to settle. Read it before the words themselves.
+ * Returns a number that changes when there may be something to settle. Read it before the words of
+ * the bitmaps.
  */
 static uint64_t sweep_mark(const struct fp_generations *gens)
 {
@@ -263,7 +268,7 @@ static void sweep(struct fp_store *store)
 	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		/* without slots in limbo, settle once for each ended generation */
+		/* a lease without slots in limbo is settled only when a generation has ended */
 		if (ended || atomic_load(&slots->n_limbo))
 			settle(store, slots);
 	}

@@ -25,9 +25,12 @@ struct fp_slots;
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_shared_slots *map;
-	int alive_fd; /* of a fork of ours: the pipe's reading end; else -1 */
-	ino_t pipe;   /* inode of that pipe: differs if the program has replaced alive_fd */
-	/* The writing end of the pipe: of the fork that made us, or of one under way. Else -1. */
+	int alive_fd; /* the reading end of the pipe, if the fork is ours; else -1 */
+	ino_t pipe;   /* inode of that pipe: another inode means that the program replaced alive_fd */
+	/*
+	 * The writing end of the pipe, for a fork under way and for each fork in ancestors. Else
+	 * -1.
+	 */
 	int descendants_fd;
 };
 
@@ -39,8 +42,8 @@ struct fp_generations {
 	 */
 	pthread_mutex_t lock;
 	/*
-	 * The fork under way. Set in prepare, until the parent adds it to living, and the child to
-	 * ancestors.
+	 * The fork under way. fp_store_fork_prepare sets it. Then the parent moves it to the list
+	 * living, and the child moves it to the list ancestors.
 	 */
 	struct fp_generation *pending;
 	int prepare_error;
@@ -73,8 +76,10 @@ void fp_generations_done(struct fp_generations *gens);
 /* Gives up a shared slot. Any thread, lock-free. */
 void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint64_t slot);
 
-/* The identity of a node's session has changed: tells children that may still adopt the session.
- * Blocks shortly. */
+/*
+ * The identity of a node's session has changed. Writes the new one where children that may still
+ * adopt the session read it. Blocks for a short time.
+ */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
 /* True if a living child may still have to adopt our sessions. Only one thread is left. */

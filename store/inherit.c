@@ -1,8 +1,8 @@
 /*
- * How a forked child takes over the store that it inherits, and how its nodes adopt its parent's
- * leases. Also how a node over shm gets another session after its own has ended. Room: store. The
+ * How a forked child takes over the store that it inherits, and adopts its parent's leases at each
+ * node. Also how a node over shm gets another session after its own has ended. Room: store. The
  * reconnect thread does this work. Exceptions: fp_store_fork_child, which runs while the child has
- * one thread, and the waits for an adoption.
+ * one thread, and the functions that wait for an adoption.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
  *   a session of our own ──► adopts the parent's, by the identity in the map of shared slots,
@@ -56,7 +56,7 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 void fp_adoption_end(struct fp_store *store, struct fp_node *node)
 {
 	node->adopt_from = NULL;                    /* the map is freed with its generation */
-	atomic_store(&store->adoption_until_ns, 0); /* waits for other nodes get a new deadline */
+	atomic_store(&store->adoption_until_ns, 0); /* later waits for other nodes get a new deadline */
 	pthread_mutex_lock(&store->adoption_lock);
 	atomic_store(&node->adopting, false);
 	pthread_cond_broadcast(&store->adoption_ended);
@@ -197,7 +197,7 @@ void fp_leases_outlive(struct fp_node *node)
 	node->has_former = true;
 }
 
-/* A session of our own takes over the parent's leases. node->control held. */
+/* A session of our own takes over the parent's leases. The caller holds node->control. */
 int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
 	int r = adopt_parent(node, (unsigned)(node - store->nodes), session);
@@ -219,7 +219,9 @@ void fp_lease_unmap(struct fp_slots *slots)
 	slots->base = NULL;
 }
 
-/* If the node cannot be told now, the end of the session tells it. */
+/*
+ * Tells the node only if it is up. Otherwise the node takes the lease back when the session ends.
+ */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
 	struct fp_slots **p;
@@ -228,7 +230,7 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 		;
 	*p = slots->node_next;
 	if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE) /* else its session unmaps it */
-		fp_lease_unmap(slots); /* first: once told, the node owns the memory again */
+		fp_lease_unmap(slots); /* first: once the node is told, the memory is the node's again */
 	if (slots->lease_id == FP_SLOTS_NO_LEASE)
 		return;
 	node->n_leases--;
@@ -261,9 +263,10 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Retires the leases of an ended session once the nodes have lent as much anew. Until then slots
- * are taken from them, because some are reserved. The holder of reserve_lock may wait for the
- * reconnect thread to adopt. So this thread must not wait for that lock.
+ * Retires the leases of an ended session, once the nodes have lent as many pages again. Until then
+ * the store hands out slots of these leases, because some of the slots are reserved. The holder of
+ * reserve_lock may wait for the reconnect thread to adopt. So the reconnect thread must not wait
+ * for that lock.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -314,9 +317,9 @@ static void reset_counters(struct fp_node *node)
 }
 
 /*
- * How long the first attempt may be delayed. The parent may end meanwhile. Then its leases last as
- * long as our copy of its connection. Where we have no copy, they last for the session's grace. A
- * node that was in trouble is tried at once.
+ * How long the first attempt to adopt may be delayed. If the parent ends meanwhile, its leases last
+ * as long as our copy of its connection. Where we have no copy, they last for the session's grace.
+ * A node that was in trouble is tried at once.
  */
 static uint64_t delay_ns(const struct fp_node *node, uint64_t breaker)
 {

@@ -8,13 +8,13 @@
  *      │                                   └─ link broken ──┘ as long as it may wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
  *
- * A deadline limits one try: a try that passes it breaks the link, and a read is asked again. The
- * patience of a read limits all its tries together.
+ * A deadline limits one try. A try that passes its deadline breaks the link, and a read is then
+ * tried again. The patience of a read limits all its tries together.
  *
- * A link of a node that is cut off is stale: nothing more is submitted to it. The lane breaks it.
- * Its requests then wait again, and nothing touches their buffers any more. Then the lane gives the
- * link to the reconnect thread, which closes it. Only then the lane takes a fresh link. So no
- * answer on an old link can end a request on a new one.
+ * A link of a node that is cut off is stale: nothing more is submitted to it. The lane breaks the
+ * stale link. The requests on it then wait again, and nothing touches their buffers any more. Then
+ * the lane gives the link to the reconnect thread, which closes it. Only then the lane takes a
+ * fresh link. So no answer on an old link can end a request on a new one.
  */
 #include <errno.h>
 #include <string.h>
@@ -119,7 +119,7 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	struct page_request *req = TAILQ_FIRST(&lane->idle);
 	uint64_t deadline_ns, all_ns = wait_ns(lane, &lane->store->nodes[node_idx], op);
 
-	assert(req); /* as many requests as pages that may be outstanding */
+	assert(req); /* there is a request for each page that may be outstanding */
 	TAILQ_REMOVE(&lane->idle, req, queue);
 	TAILQ_INSERT_TAIL(&lane->active, req, age);
 	deadline_ns = fp_retry_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);
@@ -132,8 +132,8 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 }
 
 /*
- * In a hurry (fp_store_hurry), a request waits one deadline for a node that is cut off. It still
- * waits longer for a node that is merely slow.
+ * In a hurry (fp_store_hurry), a request waits at most the length of one deadline for a node that
+ * is cut off. It still waits longer for a node that is merely slow.
  */
 static bool is_over(const struct fp_lane *lane, const struct path *path, const struct page_request *req,
                     uint64_t now_ns)
@@ -233,8 +233,8 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 /* ---- requests ---- */
 
 /*
- * Sets the breaker to spent if the patience of a read is over. A write has no patience, and nor has
- * a read that nobody needs.
+ * Marks the node's breaker as spent if the patience of a read is over. Writes, and reads of a brief
+ * lane (fp_lane_be_brief), have no patience.
  */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {
@@ -242,7 +242,7 @@ static void note_patience(struct fp_lane *lane, struct fp_node *node, const stru
 		fp_node_step(node, FP_BREAKER_WAITED, 0);
 }
 
-/* Called when the deadline passes of a request that waited for a link, or for space on one. */
+/* Called when a request has waited for a link, or for space on a link, until its deadline. */
 static void request_expire(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -613,7 +613,7 @@ int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
 
 			if (lane->paths[i].link)
 				fp_link_register(lane->paths[i].link->link, base, len_bytes);
-			if (fresh) /* we may touch it: the owner does not run yet */
+			if (fresh) /* we may touch this link: the owner does not run yet */
 				fp_link_register(fresh->link, base, len_bytes);
 		}
 		r = 0;

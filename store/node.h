@@ -3,8 +3,8 @@
  * Room: store.
  *
  *   epoch   a session of the node from one resume to the next. An ended epoch is freed when its
- *           last link is closed; an idle lane may still have that link. Leases over shm outlive
- *           both: they are mapped.
+ *           last link is closed, which an idle lane may have kept. Leases over shm outlive the
+ *           epoch and the session, because they are mapped here.
  */
 #ifndef FP_NODE_H
 #define FP_NODE_H
@@ -23,7 +23,10 @@ struct fp_shared_slots;
 struct fp_session_epoch {
 	struct fp_session *session;
 	uint64_t number;
-	/* One for each open link, and one while it is the node's epoch. Under lanes_lock. */
+	/*
+	 * How many links are open, plus one while this is the node's epoch. Protected by
+	 * lanes_lock.
+	 */
 	unsigned n_refs;
 };
 
@@ -35,10 +38,10 @@ struct fp_session_epoch_link {
 
 struct fp_node {
 	/* constant once open */
-	const struct fp_url_set *set; /* shared by the ports of one URL; the store's */
+	const struct fp_url_set *set; /* shared by the ports of one URL; owned by the store */
 	unsigned group;               /* index of the set; all ports of one URL have the same index */
 	unsigned address;             /* index of this port's address in the set */
-	bool load_store;              /* its leases are mapped here, so it never breaks */
+	bool load_store;              /* its leases are mapped here, so no link to it breaks */
 	bool resumable;
 	bool adoptable;            /* a forked child can adopt its leases */
 	_Atomic uint32_t has_work; /* 1: its reconnect thread has new work; a futex */
@@ -52,8 +55,8 @@ struct fp_node {
 
 	/* Held during control calls. Taken before lanes_lock. */
 	pthread_mutex_t control;
-	struct fp_slots *leases; /* linked by node_next; under control */
-	unsigned n_leases;       /* how many leases the session knows; under control */
+	struct fp_slots *leases; /* linked by node_next; protected by control */
+	unsigned n_leases;       /* how many leases the session knows; protected by control */
 	/* Written under both control and the store's lanes_lock, read under either. */
 	struct fp_session_epoch *epoch;
 

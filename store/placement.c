@@ -31,9 +31,9 @@ static bool is_passing(int error)
 }
 
 /*
- * Begins a control call to a node. 0: the lock is held, and *ret_epoch stands until control_end.
- * -EHOSTDOWN: the node is not up. This does not wait for an attempt to resume: during such an
- * attempt the node is not up.
+ * Begins a control call to a node. 0: this thread holds node->control, and *ret_epoch is valid
+ * until control_end. -EHOSTDOWN: the node is not up. Never waits for an attempt to resume, because
+ * a node is not up during such an attempt.
  */
 static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epoch)
 {
@@ -152,7 +152,7 @@ static struct offer *offers_best(struct placement *p)
 	return best->lease_bytes ? best : NULL;
 }
 
-/* Takes a lease of an epoch. node->control held. */
+/* Takes a lease of an epoch. The caller holds node->control. */
 static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uint64_t lease_bytes,
                        struct fp_slots **ret_slots)
 {
@@ -164,8 +164,8 @@ static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uin
 		return r;
 	slots = fp_slots_new((uint32_t)FP_MIN(lease->size_bytes / FP_PAGE_SIZE, FP_LEASE_MAX_PAGES));
 	if (!slots) {
-		(void)fp_session_release(epoch->session,
-		                         lease->id); /* if that fails, the end of the session gives it back */
+		/* if this fails, the node takes the lease back when the session ends */
+		(void)fp_session_release(epoch->session, lease->id);
 		return -ENOMEM;
 	}
 	slots->lease_id = lease->id;
@@ -199,7 +199,10 @@ static int lease_take(struct placement *p, unsigned node_idx)
 	return 0;
 }
 
-/* Takes one lease from the best node, or learns that it has less. -ENOSPC: no node has any. */
+/*
+ * Takes one lease from the best node. If that node refuses, notes what it may still lend. -ENOSPC:
+ * no node has any memory left.
+ */
 static int placement_step(struct placement *p)
 {
 	struct offer *offer = offers_best(p);

@@ -22,7 +22,7 @@
 #include "store_internal.h"
 
 #define CONNECT_MIN_NS (200 * FP_NSEC_PER_MSEC)
-/* So many first attempts may take only a part of the deadline. */
+/* Until this many attempts have failed, an attempt may take only half of the deadline. */
 #define CONNECT_BRIEFLY 2u
 #define CONTROL_BUSY_NS (50 * FP_NSEC_PER_MSEC)
 #define MAX_SLEEP_NS    (60 * FP_NSEC_PER_SEC)
@@ -108,8 +108,8 @@ static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_s
 }
 
 /*
- * Makes a session the node's, in a new epoch, with a link for every lane. The session before it
- * ends once its last link is closed.
+ * Makes a session the current one of its node, in a new epoch, with a link for every lane. The
+ * session before it ends once its last link is closed.
  */
 static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
@@ -140,8 +140,9 @@ static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *n
 }
 
 /*
- * Resumes the node's last session, or opens a new one that adopts, by any way that answers.
- * Attaches the leases and opens links for all lanes. node->control held.
+ * Resumes the node's last session or, if the node waits for a session, opens one that adopts. Tries
+ * all ways until one answers. Attaches the leases and opens links for all lanes. The caller holds
+ * node->control.
  */
 static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
@@ -157,7 +158,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (adopts)
 		r = fp_adoption_adopt(store, node, session);
-	if (r == 0) /* the last session has ended: only this one can be resumed now */
+	if (r == 0) /* the last session has ended: from now on only the new one can be resumed */
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store) {
 		/* before any other call: until then the node accepts the old identity, too */
@@ -173,7 +174,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	return r;
 }
 
-/* node->control held, as in the next functions, refused and lose. */
+/* The caller holds node->control, here and in the functions refused and lose below. */
 static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted)
 {
 	if (atomic_exchange(&node->session_error, 0) || !adopted)
@@ -187,7 +188,7 @@ static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted
 
 static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
-	if (fp_node_is_adopting(node)) { /* otherwise keep the error that cut it off */
+	if (fp_node_is_adopting(node)) { /* else node->error stays as it is: why the breaker opened */
 		atomic_store(&node->error, error);
 		atomic_store(&node->why, NULL);
 	}
@@ -215,7 +216,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 	r = open_session(store, node, &way, &cause);
 	if (r == 0)
 		succeeded(store, node, adopts);
-	else if (r == -ESTALE && !node->load_store) /* what a node answers can't take mapped memory away */
+	else if (r == -ESTALE && !node->load_store) /* no answer of a node can take mapped memory away */
 		lose(store, node, r);
 	else
 		refused(store, node, r);

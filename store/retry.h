@@ -1,6 +1,6 @@
 /*
  * The deadlines of a request: when the present try ends, and when the whole request ends. Room:
- * store. Pure.
+ * store. Only pure functions.
  *
  *   begun ── deadline ──► link broken, next try ── twice as long ──► ... ──► until: it is over
  */
@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define FP_RETRY_GROW 3u /* the time for a try doubles at most so many times */
+#define FP_RETRY_GROW 3u /* how often the time for a try doubles, at most */
 
 struct fp_retry {
 	uint64_t until_ns;

@@ -28,8 +28,8 @@ int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map);
 void fp_shared_slots_free(struct fp_shared_slots *map);
 
 /*
- * A word's bits, each a slot that the child holds; 0 beyond the map's end. Once the child lives,
- * only the child changes them. Any thread.
+ * Returns one word of the map; 0 beyond the map's end. Each set bit is a slot that the child holds.
+ * Once the child lives, only the child changes the bits. Any thread.
  */
 uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word);
 /* Sets the bits of a word. Call it before the fork. */
@@ -39,7 +39,10 @@ void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bi
  * Any thread.
  */
 void fp_shared_slots_clear(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
-/* The number of clears so far. A caller that reads bits afterwards sees at least these clears. */
+/*
+ * How often bits of the map were cleared. A caller that then reads bits sees at least these
+ * changes.
+ */
 uint64_t fp_shared_slots_n_cleared(const struct fp_shared_slots *map);
 
 /* Sets an identity. Only the parent calls it, one thread at a time. */

@@ -63,8 +63,8 @@ void fp_slots_free(struct fp_slots *slots)
 static uint64_t run_find(uint64_t bits, unsigned len)
 {
 	/*
-	 * A set bit of bits starts a run whose length is known so far. Each step doubles that
-	 * length, up to len.
+	 * A set bit in the variable bits starts a run that is at least known bits long. Each step
+	 * doubles this length, up to len.
 	 */
 	for (unsigned known = 1, step; known < len; known += step) {
 		step = FP_MIN(known, len - known);
@@ -73,7 +73,7 @@ static uint64_t run_find(uint64_t bits, unsigned len)
 	return bits ? (~0ull >> (WORD_BITS - len)) << __builtin_ctzll(bits) : 0;
 }
 
-/* Sets a run of len clear bits of *word and returns it; 0: it has none. */
+/* Finds len clear bits in a row in *word, sets them and returns them. 0: there is no such run. */
 static uint64_t word_take(_Atomic uint64_t *word, unsigned len)
 {
 	uint64_t used = atomic_load_explicit(word, memory_order_acquire);
@@ -185,7 +185,7 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 	uint64_t bit = fp_slots_bit_of(slots, slot), limbo;
 
 	assert(slot - slots->first_slot < slots->n_pages);
-	/* Checked first, because once the slot is in limbo, a settling may free it at once. */
+	/* Checked first, because fp_slots_settle may free the slot as soon as it is in limbo. */
 	assert(slots->word[fp_slots_word_of(slots, slot)] & bit);
 	atomic_fetch_add_explicit(&slots->n_limbo, 1, memory_order_relaxed);
 	limbo =
@@ -195,9 +195,9 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 }
 
 /*
- * Clears the shared marks before the limbo marks, because a slot must not be marked as shared when
- * it is taken again. The slot's owner may have read the old mark, and put the slot into limbo after
- * this function looked. Then the next settling frees the slot.
+ * Clears the bits in shared before the bits in limbo, because a slot must not be marked as shared
+ * when it is taken again. The slot's owner may have read the old mark, and put the slot into limbo
+ * after this function read the bits in limbo. Then the next call frees the slot.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {

@@ -34,8 +34,8 @@ struct fp_slots {
 	uint32_t lease_id;
 	uint32_t n_pages;
 	bool inherited;       /* the parent's lease: all its slots are shared, and none is taken */
-	_Atomic bool retired; /* no slot is taken: inherited, or its session ended and was replaced */
-	uint64_t shared_word; /* where its words begin in the fp_shared_slots maps of its owner */
+	_Atomic bool retired; /* gives no slots: inherited, or its session has ended and was replaced */
+	uint64_t shared_word; /* where this lease's words begin in its owner's maps (fp_shared_slots) */
 	_Atomic uint64_t *shared, *limbo; /* bitmaps like word */
 
 	alignas(64) _Atomic uint32_t n_free; /* never less than the number of clear bits; 0 means full */
@@ -53,9 +53,9 @@ struct fp_slots *fp_slots_new(uint32_t n_pages);
 void fp_slots_free(struct fp_slots *slots);
 
 /*
- * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
- * lock-free. All that the previous user of a slot did with it has ended (acquire, paired with
- * fp_slots_put).
+ * Takes up to n slots, in runs as long as the bitmap allows. Returns how many it took. Any thread,
+ * lock-free. Everything that the previous user of a slot did with it has ended (acquire, paired
+ * with fp_slots_put).
  */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
@@ -84,7 +84,7 @@ static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t sl
 }
 
 /*
- * Marks as shared the slots of a word that are in use and not in limbo. Returns them. Only one
+ * Marks slots of a word as shared: those that are in use and not in limbo. Returns them. Only one
  * thread at a time may share or settle. Meanwhile no thread may take or give back any slot of the
  * word.
  */
@@ -107,8 +107,8 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 
 /*
- * Called in a child: from now on the lease counts as its parent's. Slots that are in the parent's
- * limbo never belong to this process.
+ * Called in a child: from now on the lease counts as its parent's. Slots that the parent had put
+ * into limbo never belong to this process.
  */
 void fp_slots_inherit(struct fp_slots *slots);
 

@@ -35,7 +35,7 @@ static size_t lease_table_bytes(void)
 	return FP_STORE_MAX_LEASES * sizeof(_Atomic(struct fp_slots *));
 }
 
-/* A copy of text, which the caller may free then; NULL stays NULL. */
+/* Copies text, which the caller may free afterwards. The copy of NULL is NULL. */
 static int copy_text(const char *text, char **ret_copy)
 {
 	*ret_copy = text ? strdup(text) : NULL;
@@ -332,7 +332,7 @@ static int await_and_grow(struct fp_store *store, uint64_t n_pages)
 	return fp_store_grow(store, n_pages);
 }
 
-/* Does the same. Where a session has ended, it also waits for the next session. */
+/* Like await_and_grow. Where a session has ended, this also waits for the next session. */
 static int grow_patiently(struct fp_store *store, uint64_t n_pages)
 {
 	int r = await_and_grow(store, n_pages);
@@ -423,11 +423,11 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 }
 
 /*
- * A scan can miss slots that become free behind it while others take those ahead of it. But a
- * caller with a reservation must get its slots. So a failed scan counts only if no slot was
- * returned during it. No return may be under way when the scan begins, and none may begin before it
- * ends. To count only finished returns is not enough: a thread may have cleared its bit behind the
- * scan, and not have counted it yet.
+ * A scan looks at one lease after another. Behind it slots may become free, while other threads
+ * take the slots ahead of it: then it finds none. But a caller with a reservation must get its
+ * slots. So a failed scan counts only if no slot was returned during it. No return may be under way
+ * when the scan begins, and none may begin before it ends. To count only finished returns is not
+ * enough: a thread may have cleared its bit behind the scan, and not have counted it yet.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
 {
@@ -443,7 +443,7 @@ unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_s
 		if (n_freed != atomic_load_explicit(&store->n_freeing, memory_order_acquire)) {
 			sched_yield(); /* the thread that returns a slot may need this very CPU to go on */
 		} else if (!swept && atomic_load(&store->gens.n_limbo)) {
-			fp_store_sweep(store); /* it counts freed slots, so the next scan finds them */
+			fp_store_sweep(store); /* a sweep may free slots for the next scan */
 			swept = true;
 		} else {
 			return got;

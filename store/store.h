@@ -12,18 +12,19 @@
  *
  * A link can break although its node lives. Then the node's breaker opens. fp_store_reconnect
  * resumes the session and gives every lane a new link. The lane asks again for pages that were
- * under way:
+ * under way. The states of the breaker:
  *
  *   up (closed) ── failure ─► open ── attempt ─► half-open ── resumed ─► up
  *                              ▲                    │ └─ -ESTALE, or grace and patience are over ─► lost
  *                              └───── backoff ──────┘                                            for good
  *
- * A request that passes its deadline breaks its link, and is asked again over the next one. A read
- * waits until its node is up again, or lost, or until its patience is over. A write waits for one
- * deadline: its caller still has the page. When a patience is over, the breaker is spent: later
- * pages end with -EHOSTDOWN at once, until an attempt succeeds. Memory lent over shm (load and
- * store) is mapped here and never lost. When such a session ends, existing leases go on working.
- * New leases must wait until fp_store_reconnect has opened another session.
+ * A request that passes its deadline breaks its link. A read is then asked again over the next
+ * link. It waits until its node is up again, or lost, or until its patience is over. A write waits
+ * only for the length of one deadline, because its caller still has the page. When a patience is
+ * over, the breaker is spent: later pages end with -EHOSTDOWN at once, until an attempt succeeds.
+ * Memory lent over shm (load and store) is mapped here and never lost. When a session over shm
+ * ends, its leases go on working. New leases must wait until fp_store_reconnect has opened another
+ * session.
  *
  * A process that forks shares its slots with the child: each fork is a generation. Nobody writes a
  * shared slot any more. It is free again when neither the parent nor a living generation holds it.
@@ -103,7 +104,10 @@ struct fp_store_node {
 	uint64_t heartbeat_ns; /* round trip of the last heartbeat that was answered; 0: none yet */
 };
 
-/* A page in or out. The store owns it from submit until fp_lane_poll returns it, exactly once. */
+/*
+ * One page to read or write. The store owns it from fp_lane_read or fp_lane_write until
+ * fp_lane_poll returns it, exactly once.
+ */
 struct fp_page_io {
 	uint64_t slot;
 	void *buf;  /* FP_PAGE_SIZE bytes of local memory */
@@ -124,12 +128,12 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
 void fp_store_close(struct fp_store *store);
 
 /*
- * Keeps a node's links healthy. It sends heartbeats, and opens the breaker when one is missed. It
- * attempts to resume a session that is cut off: at once, then with exponential backoff and jitter.
- * After a resume it attaches the leases and opens links for every lane. It closes the links that
- * lanes gave up. It does all work that is due. Then it returns for how many ns the caller may sleep
- * before the next call (0: call again now). fp_store_await_work is that sleep, and ends early if
- * work comes.
+ * Keeps a node's links healthy. It sends heartbeats, and opens the breaker when as many in a row
+ * are missed as the options say. It attempts to resume a session that is cut off: at once, then
+ * with exponential backoff and jitter. After a resume it attaches the leases and opens links for
+ * every lane. It closes the links that lanes gave up. It does all work that is due. Then it returns
+ * for how many ns the caller may sleep before the next call (0: call again now). The caller sleeps
+ * by fp_store_await_work, which ends early if work comes.
  *
  * One thread for each node calls it, in a loop, from the opening of the store until its lanes are
  * idle or closed. If one thread served several nodes in turn, each would wait for the others.
@@ -158,11 +162,11 @@ bool fp_store_await_work(struct fp_store *store, unsigned node, uint64_t wait_ns
 void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
 
 /*
- * Backs n_pages more of address space. Takes leases until all reserved pages have a slot on a node
- * that is up, first from the node with the most free memory. Ports of one node share its pools: the
- * port with the fewest leases comes first. All or nothing. Blocks; control threads only. 0;
- * -ENOSPC: the pools (or the quotas) are full; -EHOSTDOWN, or the error of a failed call: a node
- * that might have lent the memory is lost, cut off or in trouble.
+ * Reserves n_pages more pages. Takes leases until all reserved pages have a slot on a node that is
+ * up, first from the node with the most free memory. Ports of one node share its pools: the port
+ * with the fewest leases comes first. All or nothing. Blocks; control threads only. 0. -ENOSPC: the
+ * pools (or the quotas) are full. -EHOSTDOWN, or the error of a failed call: a node that might have
+ * lent the memory is lost, cut off or in trouble.
  */
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
 /*
@@ -211,9 +215,9 @@ bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
 /* True while pages wait for a node that is cut off. Any thread, lock-free. */
 bool fp_store_is_blocked(const struct fp_store *store);
 /*
- * If hurried is true, a read waits at most one deadline for a node that is cut off. Used while
- * there is no reconnect thread. Otherwise the caller, who is to start that thread again, may wait
- * too long for a page. Any thread, lock-free.
+ * If hurried is true, a read waits at most the length of one deadline for a node that is cut off.
+ * Used while there is no reconnect thread. Otherwise the caller, who is to start that thread again,
+ * may wait too long for a page. Any thread, lock-free.
  */
 void fp_store_hurry(struct fp_store *store, bool hurried);
 /* The slot's bytes if its lease is mapped here (load/store), else NULL. Lock-free: any thread. */
@@ -249,8 +253,8 @@ uint64_t fp_store_slots_total(const struct fp_store *store);
  */
 int fp_store_fork_prepare(struct fp_store *store);
 /*
- * Called on the same thread, in the parent. forked: false if there is certainly no child. If forked
- * is true but there is no child, the generation counts as ended. No malloc, never blocks.
+ * Called on the same thread, in the parent. If forked is false, there is certainly no child. If
+ * forked is true but there is no child, the generation counts as ended. No malloc, never blocks.
  */
 void fp_store_fork_parent(struct fp_store *store, bool forked);
 /*
@@ -323,8 +327,8 @@ int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigne
 unsigned fp_lane_poll(struct fp_lane *lane, struct fp_page_io **ret_done, unsigned max);
 /*
  * Looks whether idle nodes have hung up, and opens the breakers of those that have. This matters
- * because a clean page may be dropped only while its node is up. Takes one system call a node,
- * never blocks. For the owner thread.
+ * because a clean page may be dropped only while its node is up. Makes one system call for each
+ * node, and never blocks. For the owner thread.
  */
 void fp_lane_check(struct fp_lane *lane);
 
@@ -336,12 +340,13 @@ void fp_lane_hand_over(struct fp_lane *lane);
 
 unsigned fp_lane_outstanding(const struct fp_lane *lane);
 /*
- * Fills up to max pollfds (FP_STORE_MAX_NODES suffice) to wait on until fp_lane_poll may have more;
- * returns their number. The caller must poll again at *ret_deadline_ns in any case (absolute
- * CLOCK_MONOTONIC; UINT64_MAX: nothing to wait for). *ret_deadline_ns is 0 if pages are done
- * already, else the nearest deadline or earlier. It is at most 100 ms from now while pages are
- * under way on a link that may be replaced. It is at most 10 ms from now while pages wait for a new
- * link.
+ * Fills up to max pollfds, on which the caller waits until fp_lane_poll may have more.
+ * FP_STORE_MAX_NODES pollfds are always enough. Returns their number. In any case the caller must
+ * poll again at the time *ret_deadline_ns of fp_clock_ns. UINT64_MAX: there is nothing to wait for.
+ *
+ * *ret_deadline_ns is 0 if pages are done already, else the nearest deadline or earlier. It is at
+ * most 100 ms from now while pages are under way on a link that may be replaced. It is at most 10
+ * ms from now while pages wait for a new link.
  */
 unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
                          uint64_t *ret_deadline_ns);

@@ -87,11 +87,12 @@ struct fp_store {
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
 
 	/*
-	 * Written all the time. So it is kept off the cache lines above, which the fault path
-	 * reads. n_freeing: how often slots began to become free, by a return or by a new lease.
+	 * The members from here on are written all the time. So they are kept off the cache lines
+	 * above, which the fault path reads. n_freeing: how often slots began to become free, by a
+	 * return or by a new lease.
 	 */
 	alignas(64) _Atomic uint64_t n_freeing;
-	_Atomic uint64_t n_freed;        /* how often that ended; equal to n_freeing while nobody frees */
+	_Atomic uint64_t n_freed;        /* how often slots became free; == n_freeing while nobody frees */
 	_Atomic uint32_t cursor;         /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages; /* grows under reserve_lock only */
 	/* Taken by threads that add leases, before the control lock of any node. */
@@ -105,7 +106,7 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
  * uses the store.
  */
 int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
-/* The options of every session of the store. resume NULL: a new session. */
+/* The options of every session of the store. If resume is NULL, they are those of a new session. */
 struct fp_session_options fp_store_session_options(const struct fp_store *store,
                                                    const struct fp_session_identity *resume);
 /* Calls the notice function of the options. Only for threads that may block. */
@@ -136,9 +137,9 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 }
 
 /*
- * When a page itself ends its wait. If the options set no patience, the reconnect thread ends the
- * wait: when the grace is over, it marks the node as lost. Then this time only serves a store
- * without that thread.
+ * How long a page waits for the node before it gives up by itself. If the options set no patience,
+ * the reconnect thread ends the wait: when the grace is over, it marks the node as lost. Then this
+ * time only serves a store without that thread.
  */
 static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
 {
@@ -168,13 +169,18 @@ void fp_adoption_init(struct fp_store *store);
 void fp_adoption_done(struct fp_store *store);
 /* Unmaps a lease that is in no session of ours. */
 void fp_lease_unmap(struct fp_slots *slots);
-/* Takes a lease from its node's list, unmaps it and gives it back. node->control held. */
+/*
+ * Takes a lease from its node's list, unmaps it and gives it back. The caller holds node->control.
+ */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
-/* The session of these leases is no longer ours, but the leases stay mapped. node->control held. */
+/*
+ * The session of these leases is no longer ours, but the leases stay mapped. The caller holds
+ * node->control.
+ */
 void fp_leases_outlive(struct fp_node *node);
 /*
- * The session of a node over shm has ended: lets the reconnect thread open another. node->control
- * held.
+ * The session of a node over shm has ended: lets the reconnect thread open another one. The caller
+ * holds node->control.
  */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
 /*
@@ -188,32 +194,32 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node);
  */
 void fp_adoption_await(struct fp_store *store);
 /*
- * Called by the reconnect thread. A session of our own takes over the parent's leases, or those of
- * an ended session over shm. node->control held.
+ * Called by the reconnect thread, which holds node->control. A session of our own takes over the
+ * parent's leases, or those of an ended session over shm.
  */
 int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session);
 /*
- * Ends the node's wait for a session: it has a session of its own now, or will never get one.
- * node->control held.
+ * Ends the node's wait for a session: the node has a session of this process now, or will never get
+ * one. The caller holds node->control.
  */
 void fp_adoption_end(struct fp_store *store, struct fp_node *node);
 /*
- * Called by the reconnect thread. fp_leases_retire makes sure that no more slots are taken from the
- * leases of an ended session, once the next session has lent as much. It returns false while
- * another thread adds leases: try again soon. fp_retired_release gives back retired leases of which
- * this process holds no slot.
+ * Called by the reconnect thread. fp_leases_retire: once the nodes have lent as many pages again,
+ * no more slots are taken from the leases of an ended session. Returns false while another thread
+ * adds leases: try again soon. fp_retired_release: gives back retired leases of which this process
+ * holds no slot.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
 /*
- * Takes leases of n_pages more; does not wait for sessions. reserve_lock held. Errors as of
- * fp_store_reserve.
+ * Takes leases for n_pages more pages. Does not wait for sessions. The caller holds reserve_lock.
+ * Returns the errors of fp_store_reserve.
  */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
 /*
- * When the next heartbeat is due. Several fit into the silence after which the node counts us as
- * cut off.
+ * When the next heartbeat is due. After some time without a heartbeat the node counts us as cut
+ * off: at least four heartbeats fit into that time.
  */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /*
@@ -243,10 +249,10 @@ struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64
 void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
 
 /*
- * Takes leases of at least n_pages together from the nodes that are up, first from the one with the
- * most free. All or nothing; the leases are not published. reserve_lock held; blocks. 0 and
- * *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or an
- * error of a node or of this host.
+ * Takes leases from the nodes that are up, of at least n_pages pages in all. Begins with the node
+ * that has the most free memory. All or nothing; the leases are not published. The caller holds
+ * reserve_lock. Blocks. 0 and *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might
+ * have helped is down; or an error of a node or of this host.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
 

@@ -60,7 +60,8 @@ static const char *printable(const char *text, char buf[CELL_BYTES])
 }
 
 /*
- * The title of a field: "leased_bytes" gives "leased", "grace_ms" "grace", "numa_node" "numa node".
+ * The title of a field, such as "leased" for "leased_bytes", "grace" for "grace_ms", and "numa
+ * node" for "numa_node".
  */
 static const char *title_of(const char *name, char buf[CELL_BYTES])
 {

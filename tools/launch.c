@@ -50,8 +50,8 @@ static void prepend_preload(const char *ours)
 }
 
 /*
- * Gives the program fd at a high number, where programs do not look for descriptors. The preload
- * library keeps the program from closing it.
+ * Gives the program a copy of fd with a high number, where programs do not look for descriptors.
+ * The preload library keeps the program from closing it.
  */
 static void hand_down(int fd)
 {
@@ -92,9 +92,9 @@ static _Noreturn void become_program(const struct fp_launch *launch)
 }
 
 /*
- * True for a signal that was sent to this process alone, the only one that its sender knows. The
- * terminal signals the whole group, so the program has that signal already. The program also has
- * each signal that it sent to the group itself.
+ * True if the signal was sent to this process alone, perhaps because its sender does not know the
+ * program. A signal of the terminal goes to the whole group, so the program has it already. The
+ * program also has each signal that it sent to the group itself.
  */
 static bool is_for_us_alone(const siginfo_t *info, pid_t child)
 {

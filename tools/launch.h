@@ -1,6 +1,7 @@
 /*
- * Runs one program as `farpage run` does: it reacts to signals, the terminal and its end as if run
- * directly. Room: tools. It knows processes, but no far memory.
+ * Runs one program for `farpage run`. Signals, the terminal and the program's end have the same
+ * effects as if the user ran the program directly. Room: tools. It knows processes, but no far
+ * memory.
  */
 #ifndef FP_LAUNCH_H
 #define FP_LAUNCH_H
@@ -11,7 +12,7 @@
 
 /*
  * Raises a limit of this process (RLIMIT_AS, ...) as far as it is permitted, because our own
- * mappings must not count against the program's limit. *ret_before: the limit before.
+ * mappings must not count against the program's limit. *ret_before: the old limit.
  */
 void fp_launch_lift(int which, struct rlimit *ret_before);
 

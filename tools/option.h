@@ -12,8 +12,8 @@ struct fp_tool;
 struct fp_option;
 
 /*
- * Reads text, the value of an option, into target. If it can't, it ends the process by
- * fp_tool_wrong.
+ * Reads the value of an option from the string text into target. If the value is wrong, ends the
+ * process by fp_tool_wrong.
  */
 typedef void fp_option_read(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                             void *target);
@@ -39,13 +39,13 @@ fp_option_read fp_option_list;   /* elements between commas, each read by each *
 fp_option_read fp_option_secret; /* char *: the secret that the file holds; release with fp_secret_free */
 
 /*
- * Reads the options of tool into target, each into the place that its row names. Returns the index
- * in argv of the first argument that is no option. Ends the process after --help, and, with a
- * message, after a wrong option.
+ * Reads the options of a subcommand into target, each into the place that its row names. Returns
+ * the index in argv of the first argument that is no option. Ends the process after --help. After a
+ * wrong option, prints a message and ends the process.
  */
 int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target);
 
-/* Prints text, then each row, on stdout, in lines of about 100 columns. */
+/* Prints the string text, then the help of each row, on stdout, in lines of about 100 columns. */
 void fp_option_print_help(const char *text, const struct fp_option *options);
 
 #endif

@@ -16,8 +16,8 @@ struct fp_privnode {
 	pid_t pid;     /* 0: not started, or already collected by wait */
 	char url[128]; /* the URL that reaches it */
 	/*
-	 * A close-on-exec pipe: the node lives until no process has [1] any more. A process with a
-	 * copy of [1] is a user. -1: the node does not serve users.
+	 * The two ends of a close-on-exec pipe. The node lives as long as any process has
+	 * users_fds[1]; such a process is a user. -1: the node does not serve users.
 	 */
 	int users_fds[2];
 };

@@ -10,8 +10,8 @@
 #include "runstats.h"
 
 /*
- * Prints the report of one run to out, from the numbers of stats' last update. name: the program's;
- * wall_ns: how long it ran.
+ * Prints the report of one run to out, with the numbers of the last fp_runstats_update. name: the
+ * program's name. wall_ns: how long the program ran.
  */
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out);
 

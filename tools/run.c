@@ -216,9 +216,9 @@ static int read_settings(struct run_command *run, struct fp_settings *settings)
 }
 
 /*
- * If faults inside the kernel are not permitted, chooses the mode for user faults only. Then the
- * preload library brackets the program's calls. Programs with libfarpage in fault mode inline do so
- * themselves.
+ * If faults inside the kernel are not permitted, chooses fault mode inline, which needs only faults
+ * of user mode. Then the preload library brackets the program's calls. A program that uses
+ * libfarpage in fault mode inline must do so itself.
  */
 static int open_memory(struct far_options *options, bool *ret_user_only, char *error, size_t error_len,
                        struct far_memory **ret_memory)

@@ -23,8 +23,9 @@ struct fp_runstats {
 };
 
 /*
- * dir_fd: the folder for the pages of the run's processes, which the caller owns. file: a path for
- * their sum, or NULL. 0 and *ret_stats, or the negative errno of creating file.
+ * dir_fd: the folder for the pages of the run's processes; the caller owns this descriptor. file: a
+ * path for the sum of these pages, or NULL. 0 and *ret_stats, or the negative errno of creating the
+ * file.
  */
 int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stats);
 

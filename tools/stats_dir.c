@@ -175,8 +175,8 @@ static void remove_litter(int dir_fd, const char *name)
 }
 
 /*
- * Removes the folder called name, which is open in dir_fd. It stays if it holds files that are not
- * Farpage's.
+ * Removes the folder name of parent_fd, which is open as dir_fd. The folder stays if it holds files
+ * that are not Farpage's.
  */
 static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 {
@@ -288,7 +288,7 @@ static void add_node(struct fp_statspage *sum, const struct fp_stats_node *from)
 		if (node->url[0] && strcmp(node->url, from->url) != 0)
 			continue;
 		node->up = node->url[0] ? node->up && from->up : from->up;
-		/* of these fields the sum is the worst that any process has */
+		/* in the sum, each of these fields has the worst value of any process */
 		node->state = FP_MAX(node->state, from->state);
 		node->degraded |= from->degraded;
 		node->spent |= from->spent;

@@ -44,9 +44,9 @@ struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t p
 void fp_stats_dir_done(struct fp_stats_dir *pages);
 
 /*
- * Adds the counters and histograms of from into sum. The first page added gives sum its identity.
- * Peaks and budget are those of the largest process, because each process has a budget of its own.
- * Nodes with the same url are added up.
+ * Adds the counters and histograms of the page from to the page sum. The first page that is added
+ * gives sum its identity. Peaks and budget of sum are those of the largest process, because each
+ * process has a budget of its own. Nodes with the same URL are added up.
  */
 void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from);
 

@@ -23,8 +23,8 @@ extern "C" {
 struct far_memory;
 
 /*
- * Zero-initialise the struct, then set size and the members that you need. size tells the library
- * which members your version of this header has.
+ * Set the whole struct to zeros. Then set the member size, and the other members that you need. The
+ * member size tells the library which members your version of this header has.
  */
 struct far_options {
 	size_t size;              /* sizeof(struct far_options) */
@@ -35,7 +35,7 @@ struct far_options {
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
 	const char
-	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
+	    *stats_file;     /* file of statistics; NULL: `farpage hist` finds them by PID during the run */
 	uint32_t fault_mode; /* enum far_fault_mode */
 	uint32_t on_loss;    /* enum far_on_loss */
 	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
@@ -76,7 +76,7 @@ struct far_stats {
 	size_t size;             /* set by the caller: sizeof(struct far_stats) */
 	uint64_t mapped_bytes;   /* far address space mapped now */
 	uint64_t resident_bytes; /* the part of it in local memory */
-	uint64_t remote_bytes;   /* the part of it with a slot on a node */
+	uint64_t remote_bytes;   /* bytes of the pages that have a slot on a node */
 	uint64_t faults;         /* faults of all kinds */
 	uint64_t fetched_bytes;
 	uint64_t written_bytes;
@@ -96,8 +96,8 @@ struct far_stats {
 /*
  * Opens a far memory: connects to every node and starts the fault threads. If error_text is not
  * NULL, it gets up to error_len bytes: what failed, and what to do. -EPERM: userfaultfd is not
- * permitted here; -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with
- * far_close.
+ * permitted here. -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node could not be used. -EINVAL: an
+ * option is wrong. Release with far_close.
  */
 FAR_API int far_open(const struct far_options *options, char *error_text, size_t error_len,
                      struct far_memory **ret_memory);
@@ -122,10 +122,11 @@ struct far_hold {
 };
 
 /*
- * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold: for a
- * system call that uses this memory. *hold lies on the calling thread's stack. Holds end in reverse
- * order. Signal handlers may hold, too. With FAR_FAULT_THREAD this does nothing. -E2BIG: more than
- * a quarter of the local memory; hold->fit_bytes tells how much can be held.
+ * Makes a range resident, and keeps it so until far_unhold: for a system call that uses this
+ * memory. If the parameter write is not 0, the range is also made writable. *hold lies on the
+ * calling thread's stack. Holds end in reverse order. Signal handlers may hold, too. With
+ * FAR_FAULT_THREAD this does nothing. -E2BIG: the range is larger than a quarter of the local
+ * memory; hold->fit_bytes tells how much can be held.
  */
 FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
                      struct far_hold *hold);

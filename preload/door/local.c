@@ -34,10 +34,10 @@ static void change_cancel(int how)
 }
 
 /*
- * To cancel a thread of asynchronous type, the C library only sends it a signal. Its functions wait
- * for that signal before they return. So we unblock the signal, even if the program has blocked it.
- * Inside the bracket the signal only marks the thread as cancelled. Returns whether the signal was
- * blocked.
+ * To cancel a thread whose cancellation type is asynchronous, the C library only sends it a signal.
+ * On that thread, functions of the C library wait for the signal before they return. So we unblock
+ * the signal, even if the program has blocked it. Inside the bracket the signal only marks the
+ * thread as cancelled. Returns whether the signal was blocked.
  */
 static bool let_cancel_in(void)
 {

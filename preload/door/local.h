@@ -32,17 +32,17 @@ __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /*
- * fp_shim_enter_local with signals blocked, for calls on mappings. Otherwise a handler of the
- * program could run in the bracket, and we would take its calls for the agent's own. Blocking them
- * in the far space alone is too late: they would arrive when the space unblocks them, still in the
- * bracket. Returns the mask for fp_local_leave_masked.
+ * Like fp_shim_enter_local, but also blocks signals. For calls on mappings. Otherwise a handler of
+ * the program could run in the bracket, and we would take the handler's calls for the agent's own.
+ * The far space blocks signals as well, but that alone is not enough: when it unblocks them, the
+ * bracket is still open. Returns the mask for fp_local_leave_masked.
  */
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);
 
 /*
- * Called after a child of vfork, which may have been killed inside brackets: leaves brackets until
- * depth of them are open.
+ * Called after a child of vfork, which may have been killed inside brackets. Leaves brackets until
+ * as many are open as depth says.
  */
 void fp_local_vforked(unsigned depth);
 
@@ -51,9 +51,9 @@ bool fp_local_is_agent(void);
 
 /*
  * True if the thread's cancellation type must become asynchronous again. If a bracket ends while we
- * block signals, the type stays deferred: with the asynchronous type, a cancelled thread would end
- * at once. Later the code that unblocks the signals calls fp_local_settle. This does not return if
- * the thread has been cancelled.
+ * block signals, the type stays deferred. Otherwise a cancelled thread would end at once. Later the
+ * code that unblocks the signals calls fp_local_settle. That function does not return if the thread
+ * has been cancelled.
  */
 bool fp_local_owes(void);
 /*

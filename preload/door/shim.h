@@ -1,6 +1,6 @@
 /*
- * The program's agent, as the interposed calls see it. Room: preload/door, the shim's lowest. Of
- * uffd it uses agent.h and space.h.
+ * The program's agent, as the interposed calls see it. Room: preload/door, the lowest of the shim's
+ * rooms. Of uffd it uses agent.h and space.h.
  */
 #ifndef FP_SHIM_H
 #define FP_SHIM_H
@@ -17,8 +17,8 @@
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
 /*
- * The function that name would mean without us. *known keeps it, so that only the first call looks
- * it up.
+ * Returns the function that name would mean without us. Only the first call looks the function up;
+ * *known keeps it for later calls.
  */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
 #define FP_NEXT(name)                                                                                        \

@@ -1,7 +1,7 @@
 /*
- * See sigmask.h. Calls that take the address of a mask are rows of calls.def; their MASK pieces
- * leave SIGBUS out. Older calls are in this file, as the C library's versions would bypass those
- * rows.
+ * See sigmask.h. Calls that take the address of a mask are rows of calls.def. In these rows the
+ * piece MASK leaves SIGBUS out. This file has the older calls, because the C library's versions of
+ * them would bypass those rows.
  */
 #include "sigmask.h"
 

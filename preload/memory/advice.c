@@ -138,8 +138,8 @@ FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t 
 /* ---- mincore ---- */
 
 /*
- * A call of mincore. next: where the answers of its next piece go, as pieces come in ascending
- * order.
+ * A call of mincore, which is made piece by piece, in ascending order. The member next points to
+ * where the answers of the next piece go.
  */
 struct answers {
 	struct fp_call call;

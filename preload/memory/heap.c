@@ -52,7 +52,7 @@ struct fp_heap_calls fp_heap_calls;
 static __thread unsigned own_arena __attribute__((tls_model("initial-exec")));
 static __thread bool is_set_up __attribute__((tls_model("initial-exec")));
 
-/* ---- extents: jemalloc calls these, also when the program frees; so errno stays ---- */
+/* ---- extents: jemalloc calls these, also when the program frees; so they keep errno ---- */
 
 static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, size_t alignment, bool *zero,
                           bool *commit, unsigned arena)
@@ -222,8 +222,8 @@ int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, str
 /* ---- threads ---- */
 
 /*
- * Gives the thread a far arena. In heap mode all it is the thread's default: then jemalloc serves
- * the thread from there, through its cache.
+ * Gives the thread a far arena. If the heap mode is FP_HEAP_ALL, this arena becomes the thread's
+ * default. Then jemalloc serves the thread from it, through the thread's cache.
  */
 static void choose_arena(void)
 {

@@ -19,8 +19,9 @@
 int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, struct fp_agent_error *error);
 
 /*
- * jemalloc's plain functions, for callers that need no flags: they have fast paths, which the
- * extended functions lack. Set before any thread has fp_local.fast_below above 0.
+ * jemalloc's plain functions, for callers that need no flags. They have fast paths, which the
+ * extended functions lack. These pointers are set before fp_local.fast_below is above 0 in any
+ * thread.
  */
 struct fp_heap_calls {
 	void *(*malloc)(size_t size);
@@ -32,25 +33,28 @@ struct fp_heap_calls {
 extern struct fp_heap_calls fp_heap_calls;
 
 /*
- * The flags of mallocx with which this thread allocates size bytes for code at caller. Called on
- * the slow path. Also sets up the fast path, if the heap mode has one.
+ * Returns the flags of mallocx with which this thread allocates size bytes for the code at the
+ * address caller. Called on the slow path. Also sets up the fast path, if the heap mode has one.
  */
 int fp_heap_flags(size_t size, const void *caller);
 /* The flags of dallocx with which this thread frees memory. */
 int fp_heap_free_flags(void);
 
 /*
- * Allocates size bytes of zeros, if malloc's fast path serves that size. For a long allocation,
- * discards its pages instead of writing to them, as jemalloc does with its own memory. Otherwise
- * pages would be fetched only to be overwritten.
+ * Allocates size bytes of zeros. Only for sizes from FP_HEAP_DISCARD_FROM on that malloc's fast
+ * path serves. Discards far pages instead of writing zeros to them. Otherwise the pages would be
+ * fetched only to be overwritten. jemalloc does the same with its own memory.
  */
 #define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones are in a cache already, and resident */
 void *fp_heap_zeroed(size_t size);
 
-/* True if realloc of ptr to new_size, for code at caller, must change between far and local. */
+/*
+ * True if a realloc of ptr to new_size must move the bytes from far to local memory, or back.
+ * caller is the address of the code that asks.
+ */
 bool fp_heap_must_move(const void *ptr, size_t new_size, const void *caller);
 
-/* True if this address is code of jemalloc: its own mappings stay local. */
+/* True if the address lies in jemalloc's code. Mappings that jemalloc itself makes stay local. */
 bool fp_heap_is_allocator(const void *code);
 
 #endif

@@ -13,15 +13,19 @@
 /* Takes ownership of the rules. Called once, before the program has other threads. */
 void fp_local_rules_open(struct fp_rules *rules);
 
-/* What the rules decide for size bytes, for code at caller. Any thread, also inside malloc. */
+/*
+ * Returns what the rules decide for size bytes, if the code at the address caller asks for them.
+ * Any thread, also inside malloc.
+ */
 enum fp_place fp_local_rules_of(enum fp_rule_of of, size_t size, const void *caller);
 
 /* The size below which no rule fits an allocation. */
 size_t fp_local_rules_heap_from(void);
 
 /*
- * kept: a rule has kept a mapping local. gone: a range that is not far was unmapped or moved away.
- * Both update stats->rule_local_bytes, which counts at most 64 such mappings at a time.
+ * fp_local_rules_kept: a rule has kept a mapping local. fp_local_rules_gone: a range that is not
+ * far was unmapped or moved away. Both update stats->rule_local_bytes, which counts at most 64
+ * mappings kept by rules at a time.
  */
 void fp_local_rules_kept(const void *addr, size_t len, struct fp_statspage *stats);
 void fp_local_rules_gone(const void *addr, size_t len, struct fp_statspage *stats);

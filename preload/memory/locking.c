@@ -91,8 +91,8 @@ FP_INTERPOSE int munlock(const void *addr, size_t len)
 /* ---- mlockall ---- */
 
 /*
- * Always refused: the kernel would lock the whole range with its page tables, but evicted pages
- * can't be resident.
+ * Always refused. The kernel would lock the whole far range, and give all of it page tables. But
+ * evicted pages can't be resident.
  */
 FP_INTERPOSE int mlockall(int flags)
 {

@@ -169,10 +169,10 @@ static bool is_near(const char *code, const char *addr)
 }
 
 /*
- * Follows a hint if the place is free. In the range, the mapping becomes far or foreign, as with
- * MAP_FIXED. Near the calling code it becomes local: compilers place machine code there at run
- * time. Other hints are not followed: V8, for one, asks for random places. A failure may have any
- * errno.
+ * Follows a hint if the place is free. If the place is in the range, the mapping becomes far or
+ * foreign, as with MAP_FIXED. If it is near the calling code, the mapping becomes local, because
+ * compilers place machine code there at run time. Other hints are not followed: V8, for one, asks
+ * for random places. After a failure errno may have any value.
  */
 static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
                         const void *caller)
@@ -272,8 +272,8 @@ FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
 }
 
 /*
- * Far memory keeps key 0, the initial one: the agent moves far pages in and out itself, and another
- * key could forbid it the access.
+ * Far memory keeps protection key 0, the initial one. The agent itself moves far pages in and out,
+ * and another key could forbid the agent the access.
  */
 FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
 {

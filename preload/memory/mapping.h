@@ -1,7 +1,7 @@
 /*
  * mmap and mremap for calls by number, as syscall(2) makes them: see rawcalls.c. Room:
- * preload/memory. They return what the C library's functions return. caller is the calling code, or
- * NULL if unknown.
+ * preload/memory. They return what the C library's functions return. The parameter caller is the
+ * address of the calling code, or NULL if it is unknown.
  */
 #ifndef FP_MAPPING_H
 #define FP_MAPPING_H

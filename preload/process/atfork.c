@@ -4,8 +4,9 @@
  * The C library runs prepare handlers in reverse order of registration, and parent and child
  * handlers in order. Two things must hold:
  *
- *   - An allocating thread takes jemalloc's locks first, then the space's. So must fork. Therefore
- *     jemalloc's prepare must run before ours, and be registered after ours.
+ *   - An allocating thread takes jemalloc's locks first, then the space's. A fork must take them in
+ *     the same order. Therefore jemalloc's prepare must run before ours, and be registered after
+ *     ours.
  *   - In the child, the agent must run before any other handler touches far memory. But the agent
  *     needs an allocator. So jemalloc's child handler runs right before ours.
  *
@@ -14,8 +15,8 @@
  * jemalloc registers when it is first used, before any constructor of ours. So we interpose the
  * registration itself.
  *
- * Between our prepare and our parent or child jemalloc is locked: the agent's prepare does not
- * allocate, and waits for no thread that does. Our quiet does wait for such threads, so it runs
+ * When our handler prepare runs, jemalloc is locked. So the agent's part in it does not allocate,
+ * and waits for no thread that does. Our handler quiet does wait for such threads, so it runs
  * before jemalloc's prepare.
  */
 #include <dlfcn.h>
@@ -41,8 +42,9 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
 
 /*
- * The thread's mask before quiet. From quiet on, signals are blocked: a handler that maps memory or
- * forks would wait for the fork that it interrupted.
+ * The thread's signal mask before the handler quiet. Signals are blocked from quiet until the fork
+ * is over. Otherwise a signal handler that maps memory or forks would wait for the fork that it
+ * interrupted.
  */
 static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
 
@@ -112,8 +114,8 @@ FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *mode
 static unsigned registrations;
 
 /*
- * Makes jemalloc initialise itself by an allocation. It then registers its handlers, unless it is
- * doing so already.
+ * Makes jemalloc initialise itself, by an allocation. Then jemalloc registers its handlers, unless
+ * it is registering them already.
  */
 static void wake_allocator(void)
 {

@@ -1,11 +1,11 @@
 /*
  * Libraries that the program opens. With RTLD_DEEPBIND a library would look for symbols in its own
- * dependencies first, so in the C library before us. It would then free our malloc's memory with
- * the C library's free. Room: preload/process.
+ * dependencies first. It would find the C library's free before ours, and call it for memory of our
+ * malloc. Room: preload/process.
  *
- * The C library looks at the return address: the caller's own library decides where it searches and
- * in which namespace. So no frame of ours may come between: this call must be a jump, at every
- * level of optimisation.
+ * The C library looks at the return address of this call: the library of that address decides where
+ * dlopen searches, and in which namespace. So no frame of ours may come between. This call must be
+ * a jump, at every level of optimisation.
  *
  * dlmopen is left alone: its libraries have a C library of their own.
  */

@@ -27,7 +27,7 @@ static bool is_hidden(int fd)
 	return true;
 }
 
-/* Closes for the agent. If this thread is in an opening, it has the lock already. */
+/* Closes a descriptor for the agent. If this thread is in an opening, it has the lock already. */
 static int close_ours(int fd)
 {
 	bool locked = fp_fd_is_ours(fd) && fp_fd_lock_exclusive();

@@ -1,7 +1,8 @@
 /*
  * Calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) must treat far memory as
- * mmap does. Room: preload/process. rawfork.c has syscall itself; its table says which numbers come
- * here. doc/syscalls.md lists all numbers, and why the others need no treatment.
+ * mmap does. Room: preload/process. The function syscall itself is in rawfork.c, with a table of
+ * the numbers that come here. doc/syscalls.md lists all numbers, and why the others need no
+ * treatment.
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,8 +26,8 @@
 long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
 
 /*
- * Refused with far memory: the kernel reads the list after the thread has ended, when it no longer
- * serves the thread's faults (pthread_mutex_init in threads.c).
+ * Refused with far memory. The kernel reads the list after the thread has ended, when it no longer
+ * serves the thread's faults. See pthread_mutex_init in threads.c.
  */
 static long set_robust_list(const void *head, size_t len)
 {

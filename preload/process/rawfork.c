@@ -37,10 +37,12 @@ static enum child refuse(const char *call, const char *why)
 }
 
 /*
- * Decides how to make the child for these flags of clone, which include the signal. has_stack: the
- * child begins on another stack, which fork can't do. cleared: the word that the kernel clears when
- * the child ends. In fault mode inline, a child that runs beside its parent is refused. The kernel
- * takes its signal stack away, so none of its faults could be served.
+ * Decides how to make the child of a call of clone. flags: those of the call, with the signal.
+ * has_stack: the child begins on another stack, which fork can't do. cleared: the word that the
+ * kernel clears when the child ends.
+ *
+ * In fault mode inline, a child that runs beside its parent is refused. The kernel takes the
+ * child's signal stack away, so none of its faults could be served.
  */
 static enum child choose(const char *call, uint64_t flags, bool has_stack, const void *cleared)
 {
@@ -157,8 +159,8 @@ __attribute__((used)) static long make_child(enum child child)
 }
 
 /*
- * Where syscall goes with a number: to the kernel, as calls.h says; to rawcalls.c; or to
- * choose_by_number.
+ * Where syscall sends a number. KIND_KERNEL: to the kernel, as calls.h says. KIND_OURS: to
+ * rawcalls.c. KIND_CHILD: to choose_by_number.
  */
 enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 

@@ -56,7 +56,7 @@ static int open_inline(void)
 	return r;
 }
 
-/* Prepares signals for hosts where the kernel can't write their frames to far memory. */
+/* Prepares signals for hosts where the kernel can't write a signal's frame to far memory. */
 static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 {
 	int r = fp_sigstack_open();

@@ -62,8 +62,8 @@ static void *begin(void *p)
 }
 
 /*
- * Creates the thread. Pins the program's memory that the C library reads and writes meanwhile with
- * all signals blocked.
+ * Creates the thread. Pins the two objects of the program that the C library uses meanwhile,
+ * because it uses them with all signals blocked.
  */
 static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
 {
@@ -104,8 +104,8 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 /* ---- robust mutexes ---- */
 
 /*
- * Refuses a robust mutex in far memory, which could stay locked for ever. The kernel passes a
- * robust mutex on after its thread has ended, and then serves none of that thread's faults.
+ * Refuses a robust mutex in far memory. When a thread ends, the kernel passes its robust mutexes
+ * on, but no longer serves its faults. So a mutex in far memory could stay locked for ever.
  */
 FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
 {

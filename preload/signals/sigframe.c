@@ -58,8 +58,8 @@ struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
 /*
- * The signals blocked while a frame goes back to the kernel. The kernel's action blocks the same
- * ones when a frame comes from the kernel.
+ * The signals that are blocked while a frame goes back to the kernel. The action that we give the
+ * kernel blocks the same signals while a frame comes from the kernel.
  */
 const uint64_t fp_sigframe_blocked = ~FAULTS;
 static const uint64_t faults = FAULTS;
@@ -78,9 +78,9 @@ static size_t float_state_len(const char *fp)
 
 /*
  * The address below which the kernel would make the frame, if it knew no stack of ours. 0: the
- * handler runs on our stack, in two cases. The signal interrupted a handler that runs there. Or the
- * handler wants a signal stack, but the program set none: Go asks the kernel for a thread's signal
- * stack, finds ours, and requires to run there.
+ * handler runs on our stack, in two cases. In one case, the signal interrupted a handler that runs
+ * there. In the other, the handler wants a signal stack, but the program set none. Programs in Go
+ * do so: they ask the kernel for a thread's signal stack, find ours, and require to run there.
  */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)
@@ -224,8 +224,8 @@ __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 
 /*
  * Handlers return to this code, with the stack pointer at the context. The directives tell
- * unwinders the place of each register in the context, as in the C library's own code. So they find
- * the interrupted frame.
+ * unwinders the place of each register in the context, as in the C library's own code. So unwinders
+ * find the interrupted frame.
  */
 #define AT(reg, low, high) "	.cfi_escape 0x10, " #reg ", 3, 0x77, " #low ", " #high "\n"
 __asm__(".text\n"

@@ -197,7 +197,7 @@ static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *
 
 /* ---- the program's handler ---- */
 
-/* True for a fault: it repeats when its handler returns. */
+/* True if the signal is a fault, which comes again when its handler returns. */
 static bool recurs(int sig, const siginfo_t *info)
 {
 	return info->si_code > 0 &&
@@ -231,8 +231,9 @@ static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before
 }
 
 /*
- * Resets the action (SA_RESETHAND), unless it was changed after the number-th change. Without a
- * hook, the kernel has reset its own action already.
+ * Resets the action (SA_RESETHAND), unless the program has changed it again. number: how many
+ * changes there were when the action was read. Without a hook, the kernel has reset its own action
+ * already.
  */
 static void reset_hand(int sig, struct taken *t, uint64_t number)
 {
@@ -274,9 +275,10 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 }
 
 /*
- * Called at the end of our handler, with the interrupted context. If a thread of asynchronous type
- * was cancelled while its fault was served, it ends here, with the mask that it had. If our handler
- * interrupted another handler of ours, that one does this later.
+ * Called at the end of our handler, with the interrupted context. The thread may have been
+ * cancelled, with the asynchronous type, while its fault was served. Then the thread ends here,
+ * with the mask that it had. If our handler interrupted another handler of ours, the interrupted
+ * one does this later.
  */
 static void settle(void *context)
 {
@@ -289,9 +291,10 @@ static void settle(void *context)
 }
 
 /*
- * Runs the C library's own handler at once, because its calls wait for that. With asynchronous
- * cancellation that handler would end the thread on the spot, perhaps in a bracket with locks held.
- * So it runs with deferred cancellation, and only marks the thread as cancelled; see settle.
+ * Runs the C library's own handler at once, because calls of the C library wait until it has run.
+ * With asynchronous cancellation that handler would end the thread on the spot, perhaps in a
+ * bracket with locks held. So it runs with deferred cancellation, and only marks the thread as
+ * cancelled; see settle.
  */
 static bool run_internal(int sig, siginfo_t *info, void *context)
 {

@@ -12,14 +12,14 @@
 
 struct fp_signal_hook {
 	/*
-	 * Called before the program's handler, on the thread that gets the signal. true: the signal
-	 * needs nothing more. Must be async-signal safe, and must not touch far memory.
+	 * Called before the program's handler, on the thread that gets the signal. Returns true if
+	 * the signal needs nothing more. Must be async-signal safe, and must not touch far memory.
 	 */
 	bool (*first)(siginfo_t *info, void *context);
 	/*
-	 * true: first always runs, on the thread's signal stack if it has one, with all signals
-	 * blocked. false: it runs where the program's handler would, and not while the program
-	 * ignores the signal.
+	 * true: the function first always runs. It runs on the thread's signal stack, if there is
+	 * one, with all signals blocked. false: it runs where the program's handler would, and not
+	 * while the program ignores the signal.
 	 */
 	bool always;
 };

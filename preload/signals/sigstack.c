@@ -115,8 +115,9 @@ void fp_sigstack_adopt(struct fp_sigstack *s)
 }
 
 /*
- * Frees the stack, but in the last round of destructors only: other destructors may still touch far
- * memory. Until then it sets its key again.
+ * Frees the stack, but only in the last round of the thread's destructors, because other
+ * destructors may still touch far memory. In earlier rounds it sets its key again, so that it is
+ * called once more.
  */
 static void on_thread_end(void *arg)
 {

@@ -19,8 +19,8 @@
 struct fp_sigstack {
 	char *memory; /* begins with an inaccessible page, then the stack */
 	size_t len;
-	stack_t program;                /* the program's signal stack as it set it; without SS_ONSTACK */
-	uintptr_t entered, entered_end; /* bounds of the program's stack on which a handler last began */
+	stack_t program;                /* the signal stack that the program has set; without SS_ONSTACK */
+	uintptr_t entered, entered_end; /* bounds of the program's signal stack that a handler last entered */
 	char *back;                     /* memory from which frames return to the kernel: see sigframe.c */
 	size_t back_len;
 	volatile unsigned returns;

@@ -26,8 +26,9 @@
 #define COPIED_MAX   (8u << 20) /* the kernel's own limit for arguments and environment is lower */
 
 /*
- * Sizes of a window. 512 is enough for all structs without a length of their own, and for most
- * paths; 8192 is enough for all paths.
+ * Sizes of a window: memory that is pinned when only the kernel knows how much it will use. 512
+ * bytes are enough for all structs without a length of their own, and for most paths. 8192 bytes
+ * are enough for all paths.
  */
 #define WINDOW_BYTES 512u
 #define WIDE_BYTES   8192u
@@ -55,8 +56,8 @@ static bool is_on_stack(const char *p, size_t len)
 }
 
 /*
- * The kernel makes the copy, so that a bad address is an error and not a signal. If this stack is
- * far, memcpy makes it: the kernel can't read the iovecs here.
+ * The kernel makes the copy, so that a bad address gives an error and not a signal. If this
+ * function's own stack is far, the kernel can't read the iovecs on it. Then memcpy makes the copy.
  */
 static int copy_checked(void *dst, const void *src, size_t len)
 {
@@ -64,7 +65,7 @@ static int copy_checked(void *dst, const void *src, size_t len)
 	int saved = errno;
 	ssize_t r = -1;
 
-	errno = 0; /* not EFAULT: memcpy copies if the kernel is not asked */
+	errno = 0; /* any value but EFAULT: if the kernel is not asked, memcpy copies */
 	if (!fp_call_args_far(&to, sizeof(to)))
 		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0L);
 	if (r < 0 && errno != EFAULT) { /* a filter forbids the call */

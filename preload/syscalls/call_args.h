@@ -15,12 +15,12 @@
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
-	long *a; /* the call's arguments: a[n] is argument n of the pieces */
+	long *a; /* the call's arguments: a[n] is the one that the pieces call argument n */
 	bool is_wide, is_pinned;
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	size_t copied, depth; /* bytes copied so far; blocks that the thread had before */
+	size_t copied, depth; /* bytes copied so far; number of blocks that the thread had before */
 	struct {
 		uint64_t *mask;
 		size_t size;
@@ -41,15 +41,17 @@ int fp_call_args_fetch(void *dst, const void *src, size_t len);
 int fp_call_args_store(void *dst, const void *src, size_t len);
 
 /*
- * begin fills *job in; then the caller sets the arguments. Every begin needs an end, even if the
- * thread is cancelled. If a longjmp skips the end, the agent unpins at the thread's next pin.
+ * fp_call_args_begin fills *job in; then the caller sets the arguments. For each fp_call_args_begin
+ * there must be an fp_call_args_end, even if the thread is cancelled. If a longjmp skips it, the
+ * agent unpins at the thread's next pin.
  */
 void fp_call_args_begin(struct fp_call_args *job, bool is_wide);
 void fp_call_args_end(struct fp_call_args *job);
 
 /*
- * depth: how many blocks with copies the thread has. vforked: called after a child of vfork, unmaps
- * all but the oldest depth blocks.
+ * fp_call_args_depth: returns how many blocks with copies the thread has. fp_call_args_vforked:
+ * called after a child of vfork. It unmaps the newest blocks, until the thread has only as many as
+ * depth says.
  */
 size_t fp_call_args_depth(void);
 void fp_call_args_vforked(size_t depth);

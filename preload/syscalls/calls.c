@@ -240,8 +240,9 @@ static bool wants_wide(struct call_request *q)
 enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
 
 /*
- * Whether a long call on fd may be cut into several: once, if programs expect a short count there;
- * in a loop, if they don't.
+ * Whether a long call on fd may be cut into several. CUT_ONCE: only the first of them is made,
+ * because programs expect a short count there. CUT_LOOP: they are made in a loop, because programs
+ * do not expect one.
  */
 static enum cut cut_of_descriptor(int fd, bool writes)
 {
@@ -288,7 +289,7 @@ static enum cut choose_cut(struct call_request *q)
 struct rest {
 	enum cut cut;
 	struct iovec buffer;
-	size_t done, chunk; /* bytes done so far; as many bytes as could be pinned last time */
+	size_t done, chunk; /* how many bytes are done; how many could be pinned last time */
 	bool is_over;
 };
 

@@ -19,14 +19,15 @@
 #define FP_NOARG     0xff
 
 /*
- * In a piece's n and m: a mask for the number of the argument, and a flag. The flag says that the
- * argument is an int, whose upper half is garbage.
+ * The members n and m of a piece hold the number of an argument and a flag. FP_ARG_MASK selects the
+ * number. The flag, FP_ARG_IS_INT, says that the argument is an int, whose upper half is garbage.
  */
 #define FP_ARG_MASK   0x3fu
 #define FP_ARG_IS_INT 0x40u
 
 typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 
+/* In the lines below, unit, n and m are members of the piece (struct fp_call_piece). */
 enum fp_piece_kind {
 	FP_PIECE_END,
 	FP_PIECE_WINDOW,  /* pinned: a few bytes; if the kernel wants more, 8 KiB or unit bytes */
@@ -86,15 +87,18 @@ extern const unsigned fp_call_n_rows;
 const struct fp_row *fp_call_raw_row(long number);
 
 /*
- * Called once, before the program has other threads: when the agent runs, or when it is sure that
- * there will be none. From now on wrappers pin, or jump to the C library.
+ * Called once, before the program has other threads. At that time either the agent runs, or it is
+ * certain that there will be none. From now on wrappers pin, or jump to the C library.
  */
 void fp_calls_open(void);
 
 /* True if the memory of system calls must be pinned. Any thread, any time. */
 bool fp_calls_hold(void);
 
-/* The function that syscall(2) jumps to; at first it makes the call at once. See rawfork.c. */
+/*
+ * The function to which syscall(2) jumps: see rawfork.c. At first this is fp_call_raw_syscall. If
+ * memory must be pinned, fp_calls_open changes this to fp_call_syscall_mediated.
+ */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
 /*
@@ -106,7 +110,10 @@ long fp_call_raw_syscall(long number, ...);
 /* A wrapper's slow path. args are FP_CALL_ARGS words. */
 long fp_calls_run(unsigned row, long *args);
 
-/* Declares the wrapper of an INNER row. It has name's type, and no other name. */
+/*
+ * Declares the wrapper of an INNER row, fp_call_NAME. It has the type of the function name, but is
+ * not exported under that name.
+ */
 #define FP_INNER_CALL(name) extern __typeof__(name) fp_call_##name
 
 #endif

@@ -135,8 +135,8 @@ static bool is_far_stack(const void *stack)
 }
 
 /*
- * True if the attributes have a stack already. It can't be unset, and the next thread would share
- * it: a far stack is then refused.
+ * True if the attributes have a stack already. A stack can't be taken out of attributes, so the
+ * next thread would run on the old one. Therefore a far stack is then refused.
  */
 static bool has_stack(const pthread_attr_t *attr)
 {
@@ -261,7 +261,7 @@ static fp_uring_fn *find(const char *soname, const char *name)
 	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
 }
 
-/* The function. NULL, with a message, if it may not be called. */
+/* Returns the function. If it may not be called, logs a message and returns NULL. */
 static fp_uring_fn *find_permitted(const char *soname, const char *name)
 {
 	static atomic_bool said;

@@ -1,7 +1,7 @@
 /*
  * The C library allocates memory for system calls of its own. Those calls bypass exported names, so
- * we can't pin for them. So this memory is local, in the modes that calls.h names. Room:
- * preload/syscalls.
+ * we can't pin for them. Therefore the memory for them is local, in the modes that calls.h names.
+ * Room: preload/syscalls.
  */
 #ifndef FP_LIBC_MEMORY_H
 #define FP_LIBC_MEMORY_H
@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 /*
- * Where the dynamic loader's code lies. Its allocations are always local: tables of thread-local
- * data, from which every new thread is made. In a forked child the agent's threads need these
- * tables before any fault can be served.
+ * Where the dynamic loader's code lies. The loader's allocations are always local. They are tables
+ * of thread-local data, which are needed to make a new thread. In a forked child the agent's
+ * threads need these tables before any fault can be served.
  */
 struct fp_libc_memory_code {
 	uintptr_t known, start, end;
@@ -30,9 +30,9 @@ static inline bool fp_libc_memory_is_loader(const void *code)
 void fp_libc_memory_open(void);
 
 /*
- * True if code at this address may pass its allocations to a system call inside the C library.
- * These are buffers of streams and directories, names, and messages to name servers. False for the
- * large arrays in which it sorts.
+ * True if code at this address may allocate memory that the C library then passes to a system call.
+ * Such memory is buffers of streams and directories, names, and messages to name servers. False for
+ * the large arrays that the C library allocates to sort.
  */
 bool fp_libc_memory_wants_local(const void *code, size_t size);
 

@@ -2,10 +2,10 @@
  * Memory that the C library allocates for the program, but reads on every thread, also on the
  * agent's. So it must be local. There are three kinds:
  *   - Locales: a thread reads them when it starts.
- *   - Additions to printf: it looks them up for every number. libquadmath, used by all Fortran
- *     programs, makes some when it is loaded.
- *   - Blocks with threads' values of keys: a child of fork clears those of other threads before any
- *     handler runs.
+ *   - Additions to printf, which looks them up for every number. The library libquadmath, which all
+ *     Fortran programs use, makes some when it is loaded.
+ *   - Blocks of values that threads set by pthread_setspecific: a child of fork clears the blocks
+ *     of other threads before any handler runs.
  * Room: preload/syscalls.
  */
 #include <errno.h>
@@ -53,7 +53,10 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 
 /* ---- threads' values of keys ---- */
 
-/* So many first keys have their values in the thread's own record, without an allocation. */
+/*
+ * This many keys, the first ones, have their values in the thread's own record, without an
+ * allocation.
+ */
 #define FIRST_KEYS 32u
 
 /*

@@ -26,7 +26,10 @@
 
 /* ---- memory ---- */
 
-/* Refuses to seal far memory: the agent itself could no longer unmap, open or close it. */
+/*
+ * Refuses to seal far memory. The agent itself could no longer unmap sealed memory, or change its
+ * protection.
+ */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
 {
 	static atomic_bool said;
@@ -59,7 +62,9 @@ static size_t segment_bytes(int id)
 	return segment.shm_segsz;
 }
 
-/* Refuses SHM_REMAP over far memory: the kernel would replace that without an event to us. */
+/*
+ * Refuses SHM_REMAP over far memory: the kernel would replace far memory, and tell us by no event.
+ */
 FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 {
 	static atomic_bool said;
@@ -129,7 +134,7 @@ static bool leaves_network(int flags)
 	return (flags & CLONE_NEWNET) && fp_shim_space() && fp_agent_needs_network(fp_shim_agent());
 }
 
-/* Explains the kernel's refusal, if the agent's threads are its cause. errno stays. */
+/* Explains the kernel's refusal, if the agent's threads are its cause. Keeps errno. */
 static void explain(const char *call, int flags)
 {
 	static atomic_bool said;
@@ -146,8 +151,8 @@ static void explain(const char *call, int flags)
 }
 
 /*
- * Makes a forked child open its sessions before it enters another namespace: later it might not get
- * them.
+ * Makes a forked child open its sessions before it enters another namespace. Afterwards it might
+ * not be able to open them.
  */
 static void connect_first(void)
 {
@@ -169,7 +174,10 @@ FP_INTERPOSE int unshare(int flags)
 	return r;
 }
 
-/* The kinds of namespaces that setns enters: kinds, or if that is 0, the kind of fd's namespace. */
+/*
+ * Returns the kinds of namespaces that setns enters. These are the parameter kinds or, if it is 0,
+ * the kind of fd's namespace.
+ */
 static int kind_of(int fd, int kinds)
 {
 	long kind = kinds ? kinds : FP_RAW(SYS_ioctl, fd, NS_GET_NSTYPE, 0, 0, 0, 0);

@@ -14,7 +14,10 @@
 
 #include <linux/io_uring.h>
 
-/* io_uring_setup(2): returns the ring, or a negative errno. params is memory of the program. */
+/*
+ * io_uring_setup(2): returns the ring's descriptor, or a negative errno. *params is memory of the
+ * program.
+ */
 long fp_uring_setup(unsigned entries, struct io_uring_params *params);
 
 /* The type of liburing's functions that set up a ring, and of libaio's. */

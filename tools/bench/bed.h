@@ -42,14 +42,14 @@ int fp_bed_send_away(struct fp_bed *bed);
 
 /*
  * Reads the first word of all pages in the given order. Records the time of each read that took
- * least_ns or more. Returns how many words were not the expected ones (those of generation).
+ * least_ns or more. Returns how many words were not those of the given generation.
  */
 size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
                    struct fp_hist *h);
 
 /*
- * True if every word is right. The first word of each page must be of generation, and the others of
- * generation 0. Otherwise *ret_bad is the page of the first wrong word.
+ * True if every word is right: the first word of each page is of the given generation, and the
+ * others are of generation 0. Otherwise *ret_bad is the page of the first wrong word.
  */
 bool fp_bed_verify(const struct fp_bed *bed, unsigned generation, size_t *ret_bad);
 

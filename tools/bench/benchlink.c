@@ -214,7 +214,10 @@ static int measure_one_sided(const struct bench_link *bench, struct way *way, en
 	return r;
 }
 
-/* Measures an empty call, and each size of one piece that a call can carry. */
+/*
+ * Measures an empty call, and then a call with one segment, in each of the sizes that a call can
+ * carry.
+ */
 static int measure_rpc(const struct bench_link *bench, struct way *way)
 {
 	struct fp_linkbed_cell cell = {.op = FP_LINKBED_RPC, .n_segs = 1, .depth = 1};

@@ -42,8 +42,8 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * Runs until it is cancelled, in the read. After an error it ends, too: then the touching thread
- * waits until the user presses ^C.
+ * Serves faults until the thread is cancelled, which happens inside read. After an error the thread
+ * ends, too. Then the touching thread waits until the user presses ^C.
  */
 static void *serve(void *arg)
 {

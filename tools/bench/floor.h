@@ -24,10 +24,11 @@ struct fp_floor {
 };
 
 /*
- * Maps bytes (a multiple of the page size). A thread, or inline the SIGBUS handler, serves the
- * faults. Only one inline floor may be open at a time. The thread runs on the caller's CPUs. 0;
- * -ENOSYS and -EPERM: no userfaultfd here. Needs no privilege, because it asks only for faults of
- * user mode. Release with fp_floor_close. Do not move *floor.
+ * Maps memory. Its size is the parameter bytes, a multiple of the page size. The handler of SIGBUS
+ * serves the faults if is_inline is true, and a thread otherwise. Only one inline floor may be open
+ * at a time. The thread runs on the caller's CPUs. 0; -ENOSYS and -EPERM: no userfaultfd here.
+ * Needs no privilege, because it asks only for faults of user mode. Release with fp_floor_close. Do
+ * not move *floor.
  */
 int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline);
 void fp_floor_close(struct fp_floor *floor);

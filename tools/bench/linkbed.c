@@ -3,7 +3,8 @@
  *
  * The lease holds a pattern that depends on each word's place (generation 0 of pattern.h). READs go
  * round the lease in large steps, so that neighbours never follow each other. All WRITEs of a cell
- * carry the same content: generation N of the words from 0 on. The last WRITEs are read back.
+ * carry the same content: the pattern's words from place 0 on, in a generation of the cell's own.
+ * The last WRITEs are read back.
  */
 #include "linkbed.h"
 
@@ -97,7 +98,7 @@ static bool words_right(const struct fp_linkbed *bed, const void *buf, size_t le
 
 /* ---- the link ---- */
 
-/* Waits for completions, first awake and then asleep. Returns their number. */
+/* Waits for completions: polls for a while, then sleeps. Returns their number. */
 static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
 {
 	uint64_t spin_until_ns = fp_clock_ns() + bed->options.spin_ns;
@@ -196,7 +197,10 @@ static bool read_right(const struct fp_linkbed *bed, const struct linkbed_run *r
 	                   0);
 }
 
-/* Submits the slot again while there is time. */
+/*
+ * Records the time of a slot's request, which has ended. While there is time, submits the slot
+ * again.
+ */
 static int complete(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbed_slot *slot,
                     uint64_t now_ns)
 {

@@ -1,7 +1,7 @@
 /*
  * The contents that benches write into pages, and the order of their touches. Both are functions of
  * a seed, so that every word can be checked. The contents can't be compressed, so no shortcut for
- * simple pages makes them faster. Room: tools/bench. Pure.
+ * simple pages makes them faster. Room: tools/bench. It uses its arguments alone.
  */
 #ifndef FP_PATTERN_H
 #define FP_PATTERN_H
@@ -13,11 +13,13 @@
 #define FP_PATTERN_PAGE_BYTES 4096u
 #define FP_PATTERN_PAGE_WORDS (FP_PATTERN_PAGE_BYTES / sizeof(uint64_t))
 
-/* The word at index word of page. generation: how often the page's first word was overwritten (0:
- * never). */
+/*
+ * Returns one word. page and word are the indices of its page and of its place in the page.
+ * generation: how often the page's first word was overwritten; 0: never.
+ */
 uint64_t fp_pattern_word(uint64_t seed, size_t page, size_t word, unsigned generation);
 
-/* Fills n_pages pages from base on, generation 0. */
+/* Fills n_pages pages with generation 0. The first of them is at base. */
 void fp_pattern_fill(void *base, size_t n_pages, uint64_t seed);
 
 /*

@@ -145,7 +145,7 @@ static struct fp_contender *add_contender(struct fp_rounds *rounds, const char *
 	return c;
 }
 
-/* Opens the bed of a contender. way NULL: the floor. */
+/* Opens the bed of a contender. If way is NULL, the bed is the floor. */
 static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                     const char *way)
 {
@@ -186,7 +186,10 @@ static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench
 	return r;
 }
 
-/* The floor is the first of each mode, because the others are compared with it. */
+/*
+ * Opens all contenders. In each fault mode the floor comes first, because the others are compared
+ * with it.
+ */
 static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = 0;
