@@ -36,12 +36,13 @@ uint64_t fp_clock_kernel_ns(void);
 
 /*
  * From now on the clock is read by a system call. Called when a program forbids one of its threads
- * the time stamp counter (PR_SET_TSC): the usual read would end that thread by SIGSEGV.
+ * the time stamp counter (PR_SET_TSC). Without this, the next read of the clock would end that
+ * thread by SIGSEGV.
  */
 void fp_clock_ask_kernel(void);
 
 /*
- * fp_clock_sleep: from now on the calling thread sleeps, until until_ns at the latest.
+ * fp_clock_sleep: the calling thread now begins a sleep, which ends at until_ns at the latest.
  * fp_clock_wake: the thread is awake again. If the thread wakes more than 250 ms too late, the
  * process counts as stopped, and deadlines end later. A busy machine can cause that, too. Only one
  * thread of a process may call these functions: with several threads, some stops would not be

@@ -41,8 +41,8 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 void fp_fd_keep(int fd);
 
 /*
- * The first of our descriptors at or above the number from; -1: none. Lock-free: any thread, signal
- * handlers too.
+ * Returns the lowest descriptor of ours that is not below the parameter from; -1: none. Lock-free:
+ * any thread, signal handlers too.
  */
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
@@ -50,7 +50,7 @@ bool fp_fd_is_ours(int fd);
 /*
  * fp_fd_make_vital: marks a descriptor of ours as vital for a guard that is about to start
  * (fdguard.h). fp_fd_watch ends the mark. fp_fd_next_vital: returns the lowest descriptor that has
- * this mark and whose number is at least from; -1: none.
+ * this mark and is not below the parameter from; -1: none.
  */
 void fp_fd_make_vital(int fd, uint8_t mark);
 int fp_fd_next_vital(int from, uint8_t mark);

@@ -82,8 +82,8 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 }
 
 /*
- * Computes the count from the buckets that it adds. So count and buckets of h agree, even if other
- * threads record into the histogram from meanwhile.
+ * Computes the count from the buckets that it adds. So count and buckets of *h agree, even if other
+ * threads record into *from meanwhile.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {

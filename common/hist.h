@@ -36,8 +36,8 @@ enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
 /*
- * Adds the values of the histogram from to h. Other threads may record into both meanwhile. A value
- * that they record into from is then in h once, or not at all.
+ * Adds the values of *from to *h. Other threads may record into both meanwhile. A value that they
+ * record into *from is then in *h once, or not at all.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 

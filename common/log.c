@@ -111,7 +111,7 @@ static bool stderr_is_full(void)
 
 /*
  * True if descriptor 2 now holds the program's data. A program may close its standard error, and
- * the next file that it opens gets number 2. We take a file for data if it is not the file from the
+ * the next file that it opens gets number 2. We assume data if the file is not the one from the
  * start, and is of one of two kinds. One kind is a socket. The other is a file that is open for
  * reading and writing, without O_APPEND.
  */

@@ -36,8 +36,10 @@ struct proc_stat {
 	uint64_t start_ticks;
 };
 
-/* The command stands in parentheses and may hold any character, parentheses too: the last one ends
- * it. */
+/*
+ * The command stands in parentheses, and may itself have any characters. So the last closing
+ * parenthesis of the file ends it.
+ */
 static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 {
 	char path[32], text[1024], *open_paren, *close_paren;
@@ -211,8 +213,8 @@ int fp_statspage_alive(const struct fp_statspage *page)
 }
 
 /*
- * Takes a name of the form PID.stats... apart. Returns the process number; *ret_rest is the part
- * after ".stats". -EINVAL: the name has another form.
+ * Splits a name of the form PID.stats... Returns the process number; *ret_rest is the part after
+ * ".stats". -EINVAL: the name has another form.
  */
 static int name_pid(const char *name, const char **ret_rest)
 {

@@ -119,9 +119,9 @@ void fp_statspage_close(const struct fp_statspage *page);
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * Writes the path of a process's page to buf. The user chose this path by the string pattern, whose
- * first "%p" stands for the process number. So a program and its children have files of their own.
- * 0 or -ENAMETOOLONG.
+ * Writes to buf the path of a process's page. pattern is the path that the user chose; its first
+ * "%p" is replaced by the process number. So a program and its children have files of their own. 0
+ * or -ENAMETOOLONG.
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 

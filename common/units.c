@@ -149,8 +149,8 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 }
 
 /*
- * The loop ends at 1023.95, not at 1024, because a larger number would be rounded up to "1024.0
- * KiB". The bounds of fp_time_format are chosen in the same way.
+ * The loop goes on from 1023.95, not from 1024, because 1023.95 would be rounded up to "1024.0".
+ * The bounds of fp_time_format are chosen in the same way.
  */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {

@@ -71,8 +71,8 @@ void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wai
 		backoff->next_ns = now_ns;
 	} else {
 		/*
-		 * The link flaps, but the node is there. So try again soon: each time that the link
-		 * is up helps.
+		 * The link flaps, but the node is there. So try again soon: pages can be moved
+		 * whenever the link is up.
 		 */
 		backoff->n_failed = FP_MIN(backoff->n_failed, FP_BACKOFF_FLAP - 1);
 		fp_backoff_refused(backoff, now_ns, random);

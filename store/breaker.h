@@ -73,7 +73,7 @@ struct fp_reconnect_options {
 #define FP_BACKOFF_FIRST_NS  50000000ull
 #define FP_BACKOFF_MAX_NS    2000000000ull
 #define FP_BACKOFF_STABLE_NS 1000000000ull /* a session that lasts this long after its resume is stable */
-#define FP_BACKOFF_FLAP      2u            /* an unstable resume leaves at most this many failed attempts */
+#define FP_BACKOFF_FLAP      2u            /* limit of n_failed after an unstable resume */
 #define FP_BACKOFF_MARGIN_NS 5000000000ull /* the node may notice a break later than we do */
 
 /* When attempts are due. Zero-initialise all but options. Times are of one clock, in ns. */

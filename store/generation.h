@@ -25,7 +25,7 @@ struct fp_slots;
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_shared_slots *map;
-	int alive_fd; /* the reading end of the pipe, if the fork is ours; else -1 */
+	int alive_fd; /* the reading end of the pipe, if this process made the fork; else -1 */
 	ino_t pipe;   /* inode of that pipe: another inode means that the program replaced alive_fd */
 	/*
 	 * The writing end of the pipe, for a fork under way and for each fork in ancestors. Else

@@ -79,7 +79,9 @@ struct fp_node {
 	_Atomic int session_error;  /* load/store: why its session ended; 0: it has a session */
 	_Atomic uint64_t grace_ns;  /* the grace that the node told us last */
 	_Atomic unsigned n_blocked; /* lanes whose pages wait until the node is up again */
-	/* It waits for a session: in a forked child, or over shm after a session has ended. */
+	/*
+	 * The node waits for a session: in a forked child, or over shm after a session has ended.
+	 */
 	_Atomic bool adopting;
 	_Atomic bool adoption_wanted; /* a thread waits for that session */
 	_Atomic uint64_t n_slots;     /* slots of leases that are not retired */

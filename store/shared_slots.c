@@ -86,7 +86,7 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 	memcpy(token, identity->token, sizeof(token));
 	/*
 	 * Pairs with the fence of fp_shared_slots_identity. A slow reader may still read this copy.
-	 * By the fences it notices that the copy's version is no longer the valid one.
+	 * With the fences, it notices that the copy's version is no longer the valid one.
 	 */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);

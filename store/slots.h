@@ -45,9 +45,9 @@ struct fp_slots {
 };
 
 /*
- * A bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the other members are the caller's to
- * fill. NULL if there is no memory. For control threads. Release it with fp_slots_free, which also
- * takes NULL.
+ * Makes a bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the caller fills the other members.
+ * NULL if there is no memory. For control threads. Release it with fp_slots_free, which also takes
+ * NULL.
  */
 struct fp_slots *fp_slots_new(uint32_t n_pages);
 void fp_slots_free(struct fp_slots *slots);

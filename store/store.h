@@ -85,7 +85,8 @@ struct fp_store_node {
 	bool spent;    /* cut off for longer than a page's patience */
 	bool degraded; /* up, but not over the transport that its URL prefers */
 	/*
-	 * It waits for a session: in a forked child, or over shm after the last session has ended.
+	 * The node waits for a session: in a forked child, or over shm after the last session has
+	 * ended.
 	 */
 	bool adopting;
 	uint64_t patience_ns;  /* how long a page waits for this node; UINT64_MAX: for ever */
@@ -164,9 +165,9 @@ void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
 /*
  * Reserves n_pages more pages. Takes leases until all reserved pages have a slot on a node that is
  * up, first from the node with the most free memory. Ports of one node share its pools: the port
- * with the fewest leases comes first. All or nothing. Blocks; control threads only. 0. -ENOSPC: the
- * pools (or the quotas) are full. -EHOSTDOWN, or the error of a failed call: a node that might have
- * lent the memory is lost, cut off or in trouble.
+ * with the fewest leases comes first. All or nothing. Blocks; control threads only. Returns 0 or an
+ * error. -ENOSPC: the pools (or the quotas) are full. -EHOSTDOWN, or the error of a failed call: a
+ * node that might have lent the memory is lost, cut off or in trouble.
  */
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
 /*
@@ -342,7 +343,7 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane);
 /*
  * Fills up to max pollfds, on which the caller waits until fp_lane_poll may have more.
  * FP_STORE_MAX_NODES pollfds are always enough. Returns their number. In any case the caller must
- * poll again at the time *ret_deadline_ns of fp_clock_ns. UINT64_MAX: there is nothing to wait for.
+ * poll again when fp_clock_ns reaches *ret_deadline_ns. UINT64_MAX: there is nothing to wait for.
  *
  * *ret_deadline_ns is 0 if pages are done already, else the nearest deadline or earlier. It is at
  * most 100 ms from now while pages are under way on a link that may be replaced. It is at most 10

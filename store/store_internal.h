@@ -59,8 +59,8 @@ struct fp_store {
 	void *notice_user;
 	_Atomic bool told_short; /* people were told that descriptors ran out */
 	/*
-	 * The process that opened the store. Its forked child has no reconnect thread, and does not
-	 * know who holds its locks.
+	 * The process that opened the store. A forked child of that process has no reconnect
+	 * thread, and does not know which threads held the store's locks.
 	 */
 	pid_t opener;
 	bool direct; /* every node is load_store */

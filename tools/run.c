@@ -237,7 +237,7 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 
 /*
  * Opens far memory once, as the preload library will. So an error of a node or the kernel shows
- * before the program starts. If no budget is fixed, the smallest is enough for that.
+ * before the program starts. If no budget is fixed, this uses the smallest one.
  */
 static int probe(struct run_command *run, const struct fp_settings *settings)
 {

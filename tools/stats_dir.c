@@ -175,8 +175,8 @@ static void remove_litter(int dir_fd, const char *name)
 }
 
 /*
- * Removes the folder name of parent_fd, which is open as dir_fd. The folder stays if it holds files
- * that are not Farpage's.
+ * Removes the folder that is called name in parent_fd, and that is open as dir_fd. The folder stays
+ * if it holds files that are not Farpage's.
  */
 static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 {

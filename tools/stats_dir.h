@@ -34,7 +34,7 @@ int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
  * Adds the pages of all programs of this user that live in this pid namespace. Removes from disk
  * the pages of dead programs, also unfinished pages. A program is dead if nobody has its page's
  * lock. The pages of a `farpage run` stay while it lives, because its report needs them. 0, or a
- * negative errno after a message under label.
+ * negative errno after a message that names label.
  */
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label);
 
@@ -44,9 +44,9 @@ struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t p
 void fp_stats_dir_done(struct fp_stats_dir *pages);
 
 /*
- * Adds the counters and histograms of the page from to the page sum. The first page that is added
- * gives sum its identity. Peaks and budget of sum are those of the largest process, because each
- * process has a budget of its own. Nodes with the same URL are added up.
+ * Adds the counters and histograms of *from to *sum. The first page that is added gives *sum its
+ * identity. Peaks and budget are those of the largest process, because each process has a budget of
+ * its own. Nodes with the same URL are added up.
  */
 void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from);
 
@@ -55,7 +55,7 @@ uint64_t fp_stats_dir_faults(const struct fp_statspage *page);
 
 /*
  * Creates the folder of one `farpage run`, writes its path to buf, and locks it. The lock lasts as
- * long as *ret_lock_fd is open. 0, or a negative errno after a message under label.
+ * long as *ret_lock_fd is open. 0, or a negative errno after a message that names label.
  */
 int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd);
 

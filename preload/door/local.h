@@ -32,10 +32,10 @@ __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /*
- * Like fp_shim_enter_local, but also blocks signals. For calls on mappings. Otherwise a handler of
- * the program could run in the bracket, and we would take the handler's calls for the agent's own.
- * The far space blocks signals as well, but that alone is not enough: when it unblocks them, the
- * bracket is still open. Returns the mask for fp_local_leave_masked.
+ * Like fp_shim_enter_local, but for calls on mappings: it also blocks signals. Otherwise a handler
+ * of the program could run in the bracket, and we would take the handler's calls for the agent's
+ * own. The far space blocks signals as well, but that alone is not enough: when it unblocks them,
+ * the bracket is still open. Returns the mask for fp_local_leave_masked.
  */
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);

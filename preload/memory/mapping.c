@@ -170,9 +170,9 @@ static bool is_near(const char *code, const char *addr)
 
 /*
  * Follows a hint if the place is free. If the place is in the range, the mapping becomes far or
- * foreign, as with MAP_FIXED. If it is near the calling code, the mapping becomes local, because
- * compilers place machine code there at run time. Other hints are not followed: V8, for one, asks
- * for random places. After a failure errno may have any value.
+ * foreign, as with MAP_FIXED. If the place is near the calling code, the mapping becomes local,
+ * because compilers place machine code there at run time. Other hints are not followed: V8, for
+ * one, asks for random places. After a failure errno may have any value.
  */
 static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
                         const void *caller)

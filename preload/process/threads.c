@@ -62,8 +62,8 @@ static void *begin(void *p)
 }
 
 /*
- * Creates the thread. Pins the two objects of the program that the C library uses meanwhile,
- * because it uses them with all signals blocked.
+ * Creates the thread. Pins *thread and *attr meanwhile, because the C library uses them with all
+ * signals blocked.
  */
 static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
 {

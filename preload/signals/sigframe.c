@@ -3,8 +3,8 @@
  * handlers, debuggers and unwinders find what they expect.
  *
  * Any code below may fault on far memory. Such a fault is served on the same stack of ours, further
- * down. A fault in the program's handler is served from the top of our stack again. So nothing of
- * the program's may remain there while its handler runs.
+ * down. A fault in the program's handler is served from the top of our stack again. So nothing that
+ * the program needs may remain there while its handler runs.
  */
 #include "sigframe.h"
 

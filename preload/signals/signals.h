@@ -17,9 +17,9 @@ struct fp_signal_hook {
 	 */
 	bool (*first)(siginfo_t *info, void *context);
 	/*
-	 * true: the function first always runs. It runs on the thread's signal stack, if there is
-	 * one, with all signals blocked. false: it runs where the program's handler would, and not
-	 * while the program ignores the signal.
+	 * true: first() always runs. It runs on the thread's signal stack, if there is one, with
+	 * all signals blocked. false: first() runs where the program's handler would, and not while
+	 * the program ignores the signal.
 	 */
 	bool always;
 };

@@ -15,7 +15,7 @@
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
-	long *a; /* the call's arguments: a[n] is the one that the pieces call argument n */
+	long *a; /* the call's arguments; a[n] is the one that has the number n in the pieces */
 	bool is_wide, is_pinned;
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;

@@ -88,7 +88,7 @@ const struct fp_row *fp_call_raw_row(long number);
 
 /*
  * Called once, before the program has other threads. At that time either the agent runs, or it is
- * certain that there will be none. From now on wrappers pin, or jump to the C library.
+ * certain that no agent will run. From now on wrappers pin, or jump to the C library.
  */
 void fp_calls_open(void);
 
@@ -111,8 +111,8 @@ long fp_call_raw_syscall(long number, ...);
 long fp_calls_run(unsigned row, long *args);
 
 /*
- * Declares the wrapper of an INNER row, fp_call_NAME. It has the type of the function name, but is
- * not exported under that name.
+ * Declares the wrapper of an INNER row, fp_call_NAME. The wrapper has the type of the C library's
+ * function NAME, but is not exported under that name.
  */
 #define FP_INNER_CALL(name) extern __typeof__(name) fp_call_##name
 

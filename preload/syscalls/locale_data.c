@@ -54,7 +54,7 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 /* ---- threads' values of keys ---- */
 
 /*
- * This many keys, the first ones, have their values in the thread's own record, without an
+ * The values of this many keys, the first ones, lie in the thread's own record, without an
  * allocation.
  */
 #define FIRST_KEYS 32u

@@ -14,7 +14,7 @@
 #define FP_PATTERN_PAGE_WORDS (FP_PATTERN_PAGE_BYTES / sizeof(uint64_t))
 
 /*
- * Returns one word. page and word are the indices of its page and of its place in the page.
+ * Returns one word of the pattern. page: the index of its page. word: its index in that page.
  * generation: how often the page's first word was overwritten; 0: never.
  */
 uint64_t fp_pattern_word(uint64_t seed, size_t page, size_t word, unsigned generation);
