@@ -1,11 +1,11 @@
 /*
- * The lock between our openings of descriptors and the program's calls on its own ones. Room:
- * common.
+ * The lock between our openings of descriptors and the program's calls on descriptors of its own.
+ * Room: common.
  *
  * The kernel opens a descriptor at the lowest free number. Only then can we move it up and add it
- * to our list (fdutil.h). Between the two steps the program must not close or replace descriptors:
- * it could take our new one for its own. So an opening waits for the program's calls under way, and
- * a call waits for an opening. Neither waits for ever.
+ * to our list (fdutil.h). Between the two steps the program must not close or replace descriptors,
+ * because it could take our new descriptor for its own. So an opening waits for the program's calls
+ * under way, and a call waits for an opening. Neither waits for ever.
  */
 #ifndef FP_FDLOCK_H
 #define FP_FDLOCK_H

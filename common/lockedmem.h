@@ -14,8 +14,8 @@
 #include <stddef.h>
 
 /*
- * Allocates at least len bytes, page aligned; NULL if there is no memory. Control threads. Release
- * with fp_lockedmem_free.
+ * Allocates at least len bytes, page aligned; NULL if there is no memory. For control threads.
+ * Release with fp_lockedmem_free.
  */
 void *fp_lockedmem_new(size_t len);
 /*
@@ -26,7 +26,7 @@ void *fp_lockedmem_lazy(size_t len);
 void fp_lockedmem_free(void *mem, size_t len);
 
 /*
- * Locks memory that was not allocated here, within the same limit. mem is page aligned. Control
+ * Locks memory that was not allocated here, within the same limit. mem is page aligned. For control
  * threads.
  */
 void fp_lockedmem_lock(void *mem, size_t len, bool on_fault);

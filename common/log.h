@@ -1,7 +1,6 @@
 /*
- * The logger: one line per event on stderr, with a level and a subsystem.
- * Room: common. Libraries return errors; programs (and the agent inside a program, rarely) log
- * them, once.
+ * The logger: one line per event on stderr, with a level and a subsystem. Room: common. Libraries
+ * return errors. Programs log each error once; the agent inside a program seldom logs.
  */
 #ifndef FP_LOG_H
 #define FP_LOG_H
@@ -57,7 +56,8 @@ void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t 
 void fp_log_write(const char *line, size_t len);
 
 /*
- * A token bucket. It limits lines that an error may repeat very often. Zero-initialise; any thread.
+ * A token bucket. It limits lines that an error may repeat very often. Its first value is all
+ * zeros. Any thread may use it.
  */
 struct fp_log_limit {
 	_Atomic uint64_t window_start_ns;

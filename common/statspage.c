@@ -95,7 +95,10 @@ static int map(int fd, int flags, struct fp_statspage **ret_page)
 	return 0;
 }
 
-/* -EFBIG if RLIMIT_FSIZE is too low: past the limit the kernel would end the process by SIGXFSZ. */
+/*
+ * Returns -EFBIG if RLIMIT_FSIZE is too low: past the limit the kernel would end the process by
+ * SIGXFSZ.
+ */
 static int check_limit(void)
 {
 	struct rlimit limit;
@@ -104,8 +107,10 @@ static int check_limit(void)
 	                                                                                            : 0;
 }
 
-/* Allocates, maps and fills the page in fd. From then on the mapping keeps the lock. The kernel
- * releases it when the last process that maps the page ends, in whatever way. */
+/*
+ * Allocates, locks, maps and fills the page in fd. From then on the mapping keeps the lock. The
+ * kernel releases the lock when the last process that maps the page ends, in whatever way.
+ */
 static int build(int fd, struct fp_statspage **ret_page)
 {
 	int r;

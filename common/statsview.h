@@ -23,8 +23,8 @@ struct fp_statsview {
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
 /*
- * fp_statsview_open for a file in an open folder. Further errors: -EPERM if the file is another
- * user's, -ELOOP if it is a link. The file stays open only if follow is true.
+ * Like fp_statsview_open, for a file in an open folder. Further errors: -EPERM if the file is
+ * another user's, -ELOOP if it is a link. The file stays open only if follow is true.
  */
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 

@@ -84,8 +84,7 @@ void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text,
 int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
 
 /*
- * Called by the caller's own checks, which the table cannot express: writes error->text and returns
- * -EINVAL.
+ * For checks of the caller that the table cannot express: writes error->text and returns -EINVAL.
  */
 __attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
                                                          ...);

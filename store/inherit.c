@@ -143,9 +143,9 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 }
 
 /*
- * Gives back leases that our parent was granted after the fork. Adopting takes these too, and they
- * would last as long as this process. No call lists their ids, but ids are small. So this releases
- * each unknown id, from 0 on, until as many leases are left as are known.
+ * Gives back leases that our parent was granted after the fork. An adoption takes these leases too,
+ * and they would last as long as this process. No call lists their ids, but ids are small. So this
+ * releases each unknown id, from 0 on, until as many leases are left as are known.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
 {

@@ -185,8 +185,8 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 /* ---- links in and out ---- */
 
 /*
- * Breaks a stale link. Gives it to the reconnect thread once nothing is under way on it, and once
- * the reconnect thread has closed the link given before.
+ * Breaks a stale link. Gives the link to the reconnect thread, but not while a request is under way
+ * on it. The reconnect thread must also have closed the last link that it was given.
  */
 static void path_give(struct fp_lane *lane, struct path *path)
 {

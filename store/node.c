@@ -1,6 +1,6 @@
 /*
  * Memory nodes. Room: store. Decides which errors open a node's breaker, and in which order its
- * ways are tried. The transport knows how to reach it.
+ * ways are tried. The transport knows how to reach a node.
  */
 #include "node.h"
 

@@ -128,8 +128,8 @@ static inline bool fp_node_is_adopting(const struct fp_node *node)
 }
 
 /*
- * The ways to a node, best first. First come the ways over the best transport: its own address,
- * then the others. Then come those over the next transport.
+ * The ways to a node, best first. The first ways are those over the best transport: at the node's
+ * own address, then at the other addresses of its URL. Then come the ways over the next transport.
  */
 unsigned fp_node_n_ways(const struct fp_node *node);
 const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way);
@@ -145,8 +145,8 @@ int fp_node_dial(const struct fp_node *node, const struct fp_session_options *op
                  struct fp_session **ret_session, unsigned *ret_way, int *ret_cause);
 
 /*
- * Learns the identity of the node's session, and the grace. Returns what fp_session_identity
- * returns.
+ * Learns the identity of the node's session, and the session's grace. Returns what
+ * fp_session_identity returns.
  */
 int fp_node_identify(struct fp_node *node, struct fp_session *session);
 
@@ -161,7 +161,7 @@ bool fp_node_is_fatal(int error);
  */
 void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why);
 
-/* Takes the breaker one step. True if that changed it. Any thread, lock-free. */
+/* Changes the breaker by one event. True if the breaker is now different. Any thread, lock-free. */
 bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t epoch);
 
 /* Tells the node's reconnect thread that it has work. Any thread. */

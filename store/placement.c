@@ -1,6 +1,6 @@
 /*
- * Placement: which nodes lend leases, and of which size. Room: store. Control path: blocks on the
- * nodes, allocates.
+ * Placement: which nodes lend leases, and of which size. Room: store. For control threads: it
+ * blocks on the nodes, and allocates.
  */
 #include <errno.h>
 
@@ -138,9 +138,9 @@ static bool offer_is_better(const struct offer *a, const struct offer *b)
 }
 
 /*
- * The node whose next lease is the largest; of equal ones the node with the most free memory, then
- * the one with the fewest leases. So a node that refused a size comes after nodes that may still
- * grant it. NULL if no node has anything left.
+ * Returns the offer of the node whose next lease is the largest. Among equal ones it takes the node
+ * with the most free memory, then the node with the fewest leases. So a node that refused a size
+ * comes after nodes that may still grant it. NULL if no node has anything left.
  */
 static struct offer *offers_best(struct placement *p)
 {

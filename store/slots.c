@@ -1,8 +1,8 @@
 /*
  * Slots of one lease. Room: store. Only atomic words: no lock, no allocation after creation.
  *
- * fp_slots_put raises n_free before it clears its bit; fp_slots_take lowers it after it has set its
- * bits. So the count is never below the number of clear bits, and a lease with count 0 can be
+ * fp_slots_put raises n_free before it clears a bit. fp_slots_take lowers n_free after it has set
+ * the bits. So n_free is never below the number of clear bits, and a lease whose n_free is 0 can be
  * skipped.
  */
 #include "slots.h"

@@ -293,8 +293,8 @@ void fp_store_sweep(struct fp_store *store);
  */
 int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane);
 /*
- * Abandons pages in flight. Their buffers are the caller's again once this returns. For control
- * threads. NULL is fine.
+ * Closes a lane, and abandons its pages in flight. Their buffers are the caller's again once this
+ * returns. For control threads. NULL is fine.
  */
 void fp_lane_close(struct fp_lane *lane);
 

@@ -99,7 +99,7 @@ struct fp_store {
 	pthread_mutex_t reserve_lock;
 };
 
-/* A store without nodes; validates the options. 0 and *ret_store; -EINVAL, -ENOMEM. */
+/* Makes a store without nodes, after a check of the options. 0 and *ret_store; -EINVAL, -ENOMEM. */
 int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store);
 /*
  * Opens sessions to one more node, one for each of its addresses. Call it only while nobody else
@@ -127,7 +127,8 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 
 /*
  * How long the reconnect thread tries to reach a node: at least as long as the node keeps the
- * leases. If they are mapped here, it tries for ever, because they can be read without the node.
+ * leases. If the leases are mapped here, it tries for ever, because they can be read without the
+ * node.
  */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {

@@ -8,14 +8,14 @@
 #include <stddef.h>
 
 /*
- * The preload library: $FARPAGE_PRELOAD, else the one beside this executable. 0 and ret_path, or
- * -ENOENT.
+ * Finds the preload library: $FARPAGE_PRELOAD, else the one beside this executable. 0 and ret_path,
+ * or -ENOENT.
  */
 int fp_install_paths_preload(char *ret_path, size_t len);
 
 /*
- * The memory node's program: $FARPAGE_DAEMON, else the one beside this executable. 0 and ret_path,
- * or -ENOENT.
+ * Finds the memory node's program: $FARPAGE_DAEMON, else the one beside this executable. 0 and
+ * ret_path, or -ENOENT.
  */
 int fp_install_paths_daemon(char *ret_path, size_t len);
 

@@ -67,8 +67,8 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	dup2(null_fd, STDIN_FILENO);
 	dup2(null_fd, STDOUT_FILENO);
 	/*
-	 * The node may live longer than this command. So it must not inherit a pipe for whose end
-	 * another process waits.
+	 * The node may live longer than this command. So it must not inherit a pipe: another
+	 * process may wait for the end of that pipe.
 	 */
 	syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(ready_fd, F_SETFD, 0);

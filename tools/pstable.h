@@ -11,8 +11,8 @@
 #include "stats_dir.h"
 
 /*
- * Returns tables for a person (json_table.h), with a row for each page. rates: pages->n fault
- * rates, or NULL. With rates, the tables show them instead of the faults so far, and leave out
+ * Returns tables for a person (json_table.h), with a row for each page. rates: the fault rate of
+ * each page, or NULL. With rates, the tables show them instead of the faults so far, and leave out
  * memory that is not far.
  */
 json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates);

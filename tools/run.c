@@ -105,7 +105,7 @@ static int find_program(struct run_command *run)
 	return 0;
 }
 
-/* A path in LD_PRELOAD can't contain a space or a colon: these separate paths. */
+/* A path in LD_PRELOAD can't contain a space or a colon, because both are separators there. */
 static int find_preload(struct run_command *run)
 {
 	if (fp_install_paths_preload(run->preload, sizeof(run->preload)) < 0) {

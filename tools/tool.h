@@ -29,7 +29,10 @@ struct fp_tool {
 	const struct fp_tool *const
 	    *commands; /* its own subcommands, which end with NULL; NULL: it has none */
 	bool takes_arguments;
-	/* Its first argument is a command and ends the options. A usage error then gives 125. */
+	/*
+	 * The first argument is a command to run, and the options end there. A usage error then
+	 * gives the exit status 125.
+	 */
 	bool runs_command;
 	int (*main)(int argc, char **argv); /* argv[0] is the subcommand's name; returns the exit status */
 };

@@ -1,12 +1,12 @@
 /*
- * libfarpage: far memory that a program asks for. It opens a far memory, maps ranges of it and uses
- * them like any memory: pages that are not local are fetched from memory nodes when they are
- * touched.
+ * libfarpage: far memory that a program asks for. The program opens a far memory, maps ranges of
+ * it, and uses them like any memory. Pages that are not local are fetched from memory nodes when
+ * they are touched.
  *
  * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure.
  * All functions may be called from any thread unless said otherwise. They block as long as a
- * control request to a node takes (at most the deadline). If no node can give a page back, its
- * touch raises SIGBUS: see patience_ms and on_loss.
+ * control request to a node takes (at most the deadline). If no node can give a page back, a touch
+ * of the page raises SIGBUS: see patience_ms and on_loss.
  */
 #ifndef FARPAGE_H
 #define FARPAGE_H

@@ -34,7 +34,10 @@
 /* Unmapping a smaller extent would cost the kernel more memory for mappings than it frees. */
 #define UNMAP_MIN_BYTES (4u << 20)
 
-/* jemalloc asks for larger and larger extents. This limits them, and so its unused memory. */
+/*
+ * jemalloc asks for larger and larger extents. This limits their size, and so the memory that
+ * jemalloc leaves unused.
+ */
 #define GROW_LIMIT_BYTES (16u << 20)
 
 static struct {

@@ -49,7 +49,7 @@ static uint64_t match(const char *name)
 
 /*
  * The rules that fit the caller's library. Code outside of libraries (compiled at run time) fits
- * rules that name none.
+ * the rules that name no library.
  */
 static uint64_t libraries_of(const void *caller)
 {

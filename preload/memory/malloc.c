@@ -1,7 +1,7 @@
 /*
- * The malloc family. The fast path calls jemalloc's plain functions, the slow path its extended
- * ones. Room: preload/memory. The fast path checks a thread-local word (local.h) and the caller
- * (libc_memory.h). C++'s operators come here through the C++ library.
+ * The malloc family. The fast path calls jemalloc's plain functions, and the slow path calls
+ * jemalloc's extended functions. Room: preload/memory. The fast path checks a thread-local word
+ * (local.h) and the caller (libc_memory.h). C++'s operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -17,7 +17,9 @@
 
 #define likely(x) __builtin_expect(!!(x), 1)
 
-/* False for a size of 0, as 0 - 1 is the largest number: it takes the slow path. */
+/*
+ * False for a size of 0, because 0 - 1 is the largest number. So a size of 0 takes the slow path.
+ */
 static inline bool is_plain(size_t size, const void *caller)
 {
 	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_memory_is_loader(caller));

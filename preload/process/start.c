@@ -33,8 +33,8 @@ static bool on_bus(siginfo_t *info, void *context)
 }
 
 /*
- * Ends the process with a message if it touched far memory without an agent. Children that bare
- * system calls make are such processes: they do not inherit the range.
+ * Ends the process with a message if it touched far memory without an agent. A child that a bare
+ * system call has made is such a process: it does not inherit the range.
  */
 static bool on_segv(siginfo_t *info, void *context)
 {

@@ -1,7 +1,7 @@
 /*
  * Signals that the shim must see before the program does. Room: preload/signals. The program sets
- * and reads its actions as usual. The kernel calls our handler. It passes on all signals that are
- * not ours, as the kernel would.
+ * and reads its actions as usual. But the kernel calls our handler, which passes on all signals
+ * that are not ours, as the kernel would.
  */
 #ifndef FP_SIGNALS_H
 #define FP_SIGNALS_H

@@ -363,8 +363,8 @@ static int copy_set_mask(struct fp_call_args *job, void **place)
 }
 
 /*
- * True for a mutex that processes share, or that inherits priority: for these the kernel also looks
- * at the futex word on unlocking.
+ * True for a mutex that processes share, or that inherits priority. When such a mutex is unlocked,
+ * the kernel also looks at its futex word.
  */
 bool fp_call_args_is_special_mutex(const void *mutex)
 {

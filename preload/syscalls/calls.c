@@ -431,8 +431,8 @@ static long mediate(struct call_request *q)
 }
 
 /*
- * True for a direct read (O_DIRECT). The kernel serves its faults itself, but capture can't see
- * which pages the kernel has pinned for it.
+ * True for a direct read (O_DIRECT). The kernel itself serves the faults of such a read, but
+ * capture can't see which pages the kernel has pinned for it.
  */
 static bool is_direct_read(struct call_request *q)
 {

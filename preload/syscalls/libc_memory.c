@@ -1,7 +1,7 @@
 /*
- * Functions of the C library that would pass far memory to system calls of their own. If the kernel
- * does not fault on it for us, these functions get local memory instead. In other modes our
- * versions only call the C library's. Room: preload/syscalls.
+ * Functions of the C library that would pass far memory to system calls of their own. Where the
+ * kernel does not fault on far memory for us, these functions get local memory instead. In other
+ * modes our versions only call those of the C library. Room: preload/syscalls.
  */
 #include "libc_memory.h"
 

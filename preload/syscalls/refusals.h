@@ -11,7 +11,10 @@
 /* The number of mseal(2), which some headers lack. It is the same on all processors. */
 #define FP_SYS_MSEAL 462
 
-/* mseal(2), which the C library may lack: -1 and ENOSYS if it touches far memory. */
+/*
+ * Makes the call mseal(2), for which the C library may have no function. Returns -1 with ENOSYS if
+ * the range touches far memory.
+ */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
 
 /*
