@@ -2,8 +2,9 @@
  * Two words. opener: the thread that is in an opening; 0: none. calls: how many calls of the
  * program are under way. Room: common.
  *
- *   a call       adds 1 to calls, then reads opener: goes on if that is 0; else subtracts 1 and waits
- *   an opening   writes its thread to opener, then reads calls: waits until that is 0
+ *   a call       adds 1 to calls, then reads opener. If that is 0 or its own thread, it goes on; else
+ *                it subtracts 1 and waits
+ *   an opening   writes its thread to opener once that is 0, then waits until calls is 0
  *
  * A thread may end or jump away at any instruction here. So all waits end by the clock, and a
  * thread whose wait is over clears the word that it waited for. If that was calls, a new epoch
