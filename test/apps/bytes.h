@@ -58,7 +58,7 @@ static inline void *map_bytes(size_t len)
 	return memory;
 }
 
-/* Writes and reads back more memory than may be local, so that all other memory leaves. */
+/* Writes and reads back more memory than may be local, so that all other memory is paged out. */
 static inline void push_out(void)
 {
 	static uint64_t round;

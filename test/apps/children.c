@@ -50,8 +50,8 @@ static int wait_for(pid_t pid)
 }
 
 /*
- * Each generation reads its parent's bytes and leaves its own bytes to a child. Afterwards its own
- * bytes must be unchanged.
+ * Forks a child. The child checks its parent's bytes, writes bytes of its own, and forks in its
+ * turn. When the child has ended, the parent's bytes must be unchanged.
  */
 static int generation(uint64_t *words, uint64_t depth)
 {

@@ -69,7 +69,7 @@ static void direct(const char *folder)
 	close(fd);
 }
 
-/* Threads read a file into memory that may leave at any moment of the read. */
+/* Threads read a file into memory that may be paged out at any moment of the read. */
 #define READERS     4u
 #define READ_ROUNDS 40u
 
@@ -296,8 +296,8 @@ static int look(pid_t pid, char *address, size_t len)
 }
 
 /*
- * If a page is not present, ptrace and /proc/PID/mem may fail with EIO, but must never show wrong
- * bytes.
+ * Counts the accesses that failed. If a page is not present, ptrace and /proc/PID/mem may fail with
+ * EIO, but must never show wrong bytes.
  */
 static unsigned refused;
 

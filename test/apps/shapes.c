@@ -147,7 +147,7 @@ static void signals(void)
 
 static atomic_uint opened;
 
-/* Opens the page, as the write barrier of a garbage collector does. */
+/* Makes the page writable, as the write barrier of a garbage collector does. */
 static void on_guard(int signo, siginfo_t *info, void *context)
 {
 	char *page = (char *)((uintptr_t)info->si_addr & ~(uintptr_t)(PAGE - 1));

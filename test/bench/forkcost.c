@@ -1,10 +1,10 @@
 /*
  * The cost of fork for a program with far memory, compared with a plain program of the same size.
  * It prints the time of the call in the parent, the time until the child runs, and the time until
- * the child has ended. It also measures children that exec another program, and calls that copy
- * nothing. Medians, in µs. Room: test/bench.
+ * the child has ended. It also measures children that exec another program, and calls that copy no
+ * memory (posix_spawn, vfork, system). It prints medians, in µs. Room: test/bench.
  *
- *   forkcost FARPAGE [MIB...]     compares: each size plain, all of it local, and a quarter of it local
+ *   forkcost FARPAGE [MIB...]     three rows for each size: plain, all of it local, a quarter of it local
  *   forkcost measure MIB          one row, of this process
  */
 #include <errno.h>

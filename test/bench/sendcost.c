@@ -1,7 +1,8 @@
 /*
  * The cost of sending an answer over TCP on loopback: copied (IORING_OP_SENDMSG, as farpaged does)
- * and zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards. The two ways
- * take turns several times, so that both have the same conditions, and the medians are printed.
+ * and zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads the bytes and discards
+ * them. The two ways take turns several times, so that both have the same conditions. The program
+ * prints the medians.
  *
  * On loopback zero copy gains less than on a network, because the receiver still copies the bytes.
  * On a network the card would read them.
@@ -56,7 +57,7 @@ static void discard(int fd)
 	_exit(0);
 }
 
-/* Connects a pair over loopback; a child has the other end. */
+/* Connects over loopback to a child, which reads all that it gets. */
 static int connect_reader(pid_t *ret_child)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -86,8 +87,8 @@ static void gather(struct sender *s, unsigned pages)
 }
 
 /*
- * Waits for all n completions. A zero-copy send has two completions; the first tells how much was
- * sent.
+ * Sends the message once, and waits for all completions of that send. A zero-copy send has two
+ * completions; the first tells how much was sent.
  */
 static void send_one(struct sender *s, bool zero_copy)
 {

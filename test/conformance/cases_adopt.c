@@ -35,7 +35,7 @@ static void reads_what_was_written(void **state)
 	family_assert_marks(bed, &bed->child);
 }
 
-/* Many segments and requests at the same time, from both sides. */
+/* Parent and child read the same leases at the same time, by requests of many segments. */
 static void reads_along_with_its_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -60,8 +60,8 @@ static void reads_along_with_its_parent(void **state)
 }
 
 /*
- * A denied request has no effect, not even in those of its segments that it may write. The link
- * goes on.
+ * A denied request has no effect. Even those of its segments that the child may write are not
+ * written. The link goes on.
  */
 static void write_is_denied(void **state)
 {
@@ -90,8 +90,8 @@ static void write_is_denied(void **state)
 }
 
 /*
- * If a client does not check its own writes, the node or its device stops them, and breaks the
- * link.
+ * If a client does not check its own writes, the node or the node's device stops them, and breaks
+ * the link.
  */
 static void write_of_a_cheat_is_denied(void **state)
 {
@@ -197,7 +197,10 @@ static void once_and_without_leases(void **state)
 	family_assert_marks(bed, &bed->parent);
 }
 
-/* A session keeps its token when it is resumed. So its children need not be told of the resume. */
+/*
+ * A child proves that it may adopt by the token of its parent's session (bytes from the handshake).
+ * A resume does not change this token. So children need not be told of the resume.
+ */
 static void token_of_a_resumed_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -299,7 +302,10 @@ static void parent_ends(void **state)
 	family_holder_leave(child, false);
 	kept_bytes = seen ? MIB : 0;
 	assert_true(family_free_bytes(bed) == POOL_BYTES - kept_bytes);
-	/* New leases read as zeros. A process that still maps the old lease keeps its bytes. */
+	/*
+	 * New leases read as zeros. A process that still maps the old lease still sees the old
+	 * bytes.
+	 */
 	family_holder_open(bed, child);
 	assert_int_equal(fp_session_lease(child->session, POOL_BYTES - kept_bytes, &all), 0);
 	assert_int_equal(fp_link_open(child->session, &child->link), 0);
@@ -314,8 +320,8 @@ static void parent_ends(void **state)
 }
 
 /*
- * The grandchild adopts all leases of the child, also those that the child did not adopt. It may
- * write to none of them.
+ * The grandchild adopts all leases that the child has: the adopted ones, and the child's own. It
+ * may write to none of them.
  */
 static void grandchild_outlives_both(void **state)
 {
@@ -371,8 +377,8 @@ static void adopter_is_resumed(void **state)
 }
 
 /*
- * A resume ends the old links of the resumed session only. Other sessions read on over their links
- * and keys.
+ * A resume ends the old links of the resumed session only. Other sessions go on reading over their
+ * own links and keys.
  */
 static void parent_is_resumed(void **state)
 {
@@ -508,7 +514,7 @@ static void orphan_adopts(void **state)
 		assert_int_equal(status, killed ? SIGKILL : 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		assert_int_equal(status, 0);
-		if (rig_socket()) /* over rdma the parent's leases last for its grace period */
+		if (rig_socket()) /* over rdma the leases stay until the parent's grace period ends */
 			family_await_free(bed, POOL_BYTES - N_LEASES * MIB);
 	}
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);

@@ -94,9 +94,9 @@ static void stopped_for_less_than_the_deadline(void **state)
 }
 
 /*
- * If the node itself answers requests, they end at their deadline, and so does the link. Late
- * answers do not change their buffers. When the node goes on, the session goes on over another
- * link. If the node has no part in requests, they succeed as always.
+ * If the node itself answers requests, they end at their deadline, and the link ends too. Late
+ * answers do not change the buffers of these requests. When the node goes on, the session goes on
+ * over another link. If the node has no part in requests, they succeed as always.
  */
 static void stopped_for_longer_than_the_deadline(void **state)
 {
@@ -147,7 +147,7 @@ static void stopped_during_a_control_call(void **state)
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;
 	int r;
 
-	/* In this time the last lease of the pool must be populated and registered. */
+	/* Within this time the node must populate and register the last lease of the pool. */
 	assert_int_equal(
 	    rig_open(&rig->url, NULL, (rig_keyed() ? 3000 : 200) * FP_NSEC_PER_MSEC, &rig->session), 0);
 	stop_node(rig);

@@ -26,7 +26,8 @@ static uint64_t free_bytes(struct fp_session *session)
 }
 
 /*
- * Waits until the memory of an ended session is free: the node has to notice the end, and to scrub.
+ * Waits until the memory of an ended session is free. Before that, the node has to notice the end,
+ * and to scrub the memory.
  */
 static void await_free(struct fp_session *session, uint64_t wanted_bytes)
 {

@@ -183,7 +183,7 @@ static void ping_echoes(void **state)
 	assert_int_equal(fp_session_ping(bed->session, FP_PING_MAX_BYTES + 1, 0), -EINVAL);
 }
 
-/* A late answer is not a break: afterwards the session is in step. */
+/* A late answer does not break the session. Later calls get their own answers. */
 static void ping_gives_up(void **state)
 {
 	struct bed *bed = *state;
@@ -323,8 +323,9 @@ static void cut_and_resumed(void **state)
 }
 
 /*
- * The client gives up a WRITE and resumes its session. Then all or the second half of the old WRITE
- * reaches the node, after a newer write to the same place. The old WRITE must have no effect.
+ * The client gives up a WRITE, resumes its session, and writes to the same place again. Only then
+ * does the old WRITE reach the node, or the part of it that was held back. The old WRITE must have
+ * no effect.
  */
 static void late_write_never_lands(void **state)
 {
@@ -406,9 +407,8 @@ static void bye_frees_at_once(void **state)
 }
 
 /*
- * A process ends, and the session ends with it. The node's grace is longer than this test waits.
- * Only over a socket does the node see that the process has ended, and that its cable has not just
- * broken.
+ * A process is killed, and its session ends at once: the node's grace period is longer than this
+ * test waits. Only over a socket can the node tell the end of a process from a broken cable.
  */
 static void killed_client_frees_at_once(void **state)
 {

@@ -139,7 +139,9 @@ int family_teardown_shared(void **state)
 	return 0;
 }
 
-/* The bed has a node of its own, or the shared node, whose memory must be all free again. */
+/*
+ * The bed gets a node of its own, or the shared node. All memory of that node must be free again.
+ */
 static int setup_with(void **state, const char *config)
 {
 	struct bed *bed = calloc(1, sizeof(*bed));

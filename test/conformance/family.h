@@ -1,6 +1,6 @@
 /*
- * A session whose leases others adopt, and the parts that its cases share. Room: test/conformance.
- * A failure in this file fails the calling test.
+ * A session whose leases other sessions adopt, and what the cases about adoption share. Room:
+ * test/conformance. A failure in this file fails the calling test.
  */
 #ifndef FP_TEST_FAMILY_H
 #define FP_TEST_FAMILY_H
@@ -60,7 +60,10 @@ void family_assert_marks(const struct bed *bed, const struct holder *holder);
  */
 uint8_t *family_inherit(void *base);
 
-/* The two steps of family_holder_adopt: open a session; attach all leases and open a link. */
+/*
+ * Parts of family_holder_adopt. The first opens a session. The second attaches all leases, and
+ * opens a link.
+ */
 void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
 /* Adopts the parent's leases, in a session that it opens if there is none. */
@@ -70,7 +73,7 @@ void family_unmap(struct holder *holder, unsigned i);
 /* Closes the holder's link, if any, unmaps its leases, and closes or abandons its session. */
 void family_holder_leave(struct holder *holder, bool abandons);
 
-/* The status that the node reports to a client that watches. */
+/* These read the node's status, through the client that watches the node. */
 uint64_t family_free_bytes(const struct bed *bed);
 void family_await_free(const struct bed *bed, uint64_t wanted_bytes);
 bool family_status_says(const struct bed *bed, const char *text);

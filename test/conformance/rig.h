@@ -69,9 +69,9 @@ int rig_setup_secret(void **state);
 int rig_teardown(void **state);
 
 /*
- * Calls fp_session_open with a secret and a deadline (0: PATIENCE_NS). secret NULL: the secret of a
- * node whose configuration names none; over rdma such a node still has one. RIG_NO_SECRET: no
- * secret at all.
+ * Calls fp_session_open with a secret and a deadline (0: PATIENCE_NS). If the parameter `secret` is
+ * NULL, it uses the secret of a node whose configuration names none. Such a node has a secret only
+ * over rdma. RIG_NO_SECRET: no secret at all.
  */
 #define RIG_NO_SECRET "none"
 const char *rig_secret(const char *secret);
@@ -91,7 +91,7 @@ struct job *job_new(enum fp_io_op op, uint32_t lease_id, uint64_t offset_bytes, 
                     uint32_t seg_bytes);
 void job_free(struct job *job);
 
-/* Waits until one io comes out of the link, in the way that a caller would. */
+/* Waits, as a caller would, until the link returns one io. */
 struct job *rig_await(struct fp_link *link);
 /* Submits the job, waits, and returns its status. Nothing else may be outstanding. */
 int rig_run(struct fp_link *link, struct job *job);
@@ -101,7 +101,10 @@ int rig_write(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, co
 
 void assert_filled(const uint8_t *buf, uint8_t value, size_t len);
 
-/* A node that the test simulates: its thread accepts one connection and calls serve with it. */
+/*
+ * A node that the test simulates. Its thread accepts one connection, and calls the function `serve`
+ * with it.
+ */
 struct fake_node {
 	struct fp_url url;
 	int listener;

@@ -190,7 +190,10 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 	return r;
 }
 
-/* Does nothing. The caller must notice the failure, because the pages are still there. */
+/*
+ * If the call must fail, it drops no page. The caller must notice the failure, because the pages
+ * are still there.
+ */
 static int fate_of_dontneed(uintptr_t addr)
 {
 	if (!concerns_us(addr))

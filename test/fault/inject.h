@@ -25,13 +25,16 @@ enum inject_call {
 };
 
 /* In place of an errno: */
-#define INJECT_PARTIAL (-1) /* does only the first page, returns EAGAIN */
-#define INJECT_UNSAID  (-2) /* does all pages, but returns EAGAIN as for INJECT_PARTIAL */
+#define INJECT_PARTIAL (-1) /* handles only the first page, and returns EAGAIN */
+#define INJECT_UNSAID  (-2) /* handles all pages, but returns EAGAIN as for INJECT_PARTIAL */
 
 /* Only calls on the far memory [base, base + len) count. Call this function first. */
 void inject_range(const void *base, size_t len);
 
-/* From now on the nth call of this kind (counted from 1) fails with errno error; 0: none does. */
+/*
+ * From now on the nth call of this kind (counted from 1) fails with the errno `error`. nth 0: no
+ * call fails.
+ */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
 /* From now on mincore fails, as under a filter of system calls (seccomp). */

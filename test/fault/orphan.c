@@ -25,7 +25,7 @@ static void fill(uint64_t *words)
 		words[i] = word_of(i, 0);
 }
 
-/* Checks that the bytes are those of seed, and writes the next ones. */
+/* Checks that the bytes are those of seed, and writes those of seed + 1. */
 static void turn(uint64_t *words, uint64_t seed)
 {
 	for (uint64_t i = 0; i < WORDS; i += PAGE_WORDS) {

@@ -1,7 +1,7 @@
 /*
- * Clients are killed under load, one after the other, at any moment: while they connect, lease,
- * read and write. When its grace is over, the node must be as before, and have no lease of these
- * clients. Room: test/fault.
+ * Clients are killed under load, one after the other, at any moment: while they connect, take
+ * leases, read and write. After the grace period the node must be as before, and have no lease of
+ * these clients. Room: test/fault.
  *
  *   test_killclients URL [COUNT [WAIT_SECONDS [families]]]
  *

@@ -279,7 +279,7 @@ static void test_waits_without_end(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* Writes pages until none is free. Returns the page that failed. */
+/* Writes fresh pages until a write fails. Returns the page that failed. */
 static uint32_t write_fresh(char *fresh)
 {
 	uint32_t page = 0;
@@ -315,7 +315,7 @@ static int body_out_of_patience(void *arg)
 	begin(s, FP_NSEC_PER_SEC);
 	fresh = map_fresh(s);
 	page = a_remote_page(s);
-	for (uint32_t p = page; p < page + 4; p++) /* walks forward, so that it reads ahead remote pages */
+	for (uint32_t p = page; p < page + 4; p++) /* walks forward, so that remote pages are read ahead */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	while (is_here(s, page))
 		page++;
@@ -511,7 +511,7 @@ static void test_keeps_clean_pages(void **state)
 
 /* ---- faults that need no node ---- */
 
-#define READERS     12u /* more readers than servers of inline faults over a wire */
+#define READERS     12u /* more threads than fault mode inline serves at once over tcp */
 #define FRESH_FEW   8u
 #define READ_BEFORE 8u
 

@@ -163,8 +163,8 @@ static void *touch_fresh_pages(void *arg)
 }
 
 /*
- * The fork waits for the attempt. Meanwhile a thread that touches memory waits for a token, as
- * always.
+ * The fork waits until the attempt to resume the session is over. Meanwhile a thread that touches
+ * memory waits for a token, as always.
  */
 static int body_fork_overdraws(void *arg)
 {

@@ -294,8 +294,8 @@ static void *read_a_page(void *arg)
 }
 
 /*
- * When told to, stops the caller for longer than the deadline. Then continues the caller before the
- * node.
+ * Waits for a byte from the descriptor `told`. Then stops the parent for longer than the deadline,
+ * and continues the parent before the node.
  */
 static void stop_the_parent(int told, pid_t node)
 {

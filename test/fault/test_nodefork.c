@@ -1,7 +1,7 @@
 /*
- * Children that are forked after the node has died for good. Pages beyond their budget can't leave.
- * Each child must end after about one deadline in all, not after one deadline for each page. Room:
- * test/fault.
+ * Children that are forked after the node has died for good. A child's pages beyond its budget
+ * can't be evicted. Each child must end after about the length of one deadline in all, not of one
+ * deadline for each page. Room: test/fault.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -68,7 +68,7 @@ static void begin(struct scene *s)
 		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
 }
 
-/* Writes page after page until one fails. Returns their number. */
+/* Writes page after page until one fails. Returns the number of pages written. */
 static uint32_t write_pages(const struct scene *s)
 {
 	uint64_t ns;

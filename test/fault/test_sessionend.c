@@ -50,7 +50,7 @@ struct scene {
 	enum end end;
 	struct fp_agent *agent;
 	uint64_t *words;
-	/* A descriptor of the program, which took a session's number; -1: none. */
+	/* A descriptor of the program that got the number of a session's descriptor; -1: none. */
 	int program_fd;
 	int starter_fd; /* a socket to the process that starts nodes */
 };
@@ -209,7 +209,7 @@ static bool is_back(const struct fp_store_node *info, uint64_t n_times)
 	return !info->adopting && info->reconnects >= n_times && !info->session_error;
 }
 
-/* True if there are new leases, while some old ones may still be in use. */
+/* True if the session has new leases, while leases of an ended session are still kept. */
 static bool is_retired(const struct fp_store_node *info, uint64_t unused)
 {
 	(void)unused;
@@ -282,8 +282,8 @@ static int body(void *arg)
 }
 
 /*
- * Checks that a child has all of its parent's bytes, and gets memory of its own. then: what the
- * child does afterwards; NULL: nothing.
+ * Checks that a child has all of its parent's bytes, and gets memory of its own. Afterwards the
+ * child calls the function `then`, unless it is NULL.
  */
 static void check_child(struct scene *s, uint64_t round, void (*then)(struct scene *s))
 {
@@ -548,8 +548,8 @@ static void test_back_late(void **state)
 
 	run_body(state, body_late, &trial);
 	/*
-	 * The child was forked at that moment and waits for its first session, so it prints this
-	 * itself.
+	 * The child was forked while the node was away. It waits for its first session, so it
+	 * prints itself that the node is back.
 	 */
 	if (n_times(trial.text, "the session has ended") != 1 || n_times(trial.text, "is back after") != 2)
 		fail_msg("%s", trial.text);

@@ -37,7 +37,7 @@ struct scene {
 	int error;
 	bool no_mincore;
 	uint64_t nth;
-	uint64_t duration_ns; /* length of a run with delays; 0: one call of the run fails */
+	uint64_t duration_ns; /* length of a run with delays; 0: no delays, but one call fails */
 };
 
 static struct fp_agent *start_agent(const struct scene *scene)

@@ -37,8 +37,8 @@ void trial_check(bool ok, const char *format, ...) __attribute__((format(printf,
 struct fp_agent *trial_agent(const struct fp_agent_options *options);
 
 /*
- * Touch a byte, which may raise SIGBUS or SIGSEGV. They return 0 or the signal, and the time in
- * *ret_ns. Any thread may call them, after trial_catch_signals.
+ * These touch a byte, which may raise SIGBUS or SIGSEGV. They return 0 or the signal. *ret_ns is
+ * the time that the touch took. Any thread may call them, after trial_catch_signals.
  */
 void trial_catch_signals(void);
 int trial_read(const char *addr, char *ret_byte, uint64_t *ret_ns);

@@ -2,8 +2,8 @@
  * Fuzz target: any bytes as a node's answers to a client, from the handshake through the control
  * calls to BYE. The first byte chooses how the session is opened. The next bytes, up to a zero, are
  * the calls. The rest is the node's answers. If the proof in WELCOME is 32 times 0xee, the target
- * puts in the node's real proof, because a client with a secret accepts no other. After a wrong
- * answer a client must close the connection.
+ * replaces it by the node's real proof, because a client with a secret accepts no other. After a
+ * wrong answer a client must close the connection.
  */
 #include <assert.h>
 #include <errno.h>
@@ -29,8 +29,8 @@
 #define BLANK           0xee
 
 /*
- * Results that are no status: the node has proved the secret; a late answer came to a call that had
- * given up.
+ * Results that are no status. PROVED: the node has proved that it knows the secret. LATE: a late
+ * answer came to a call that had given up.
  */
 #define PROVED 16
 #define LATE   17
@@ -47,7 +47,7 @@ static struct {
 
 /* ---- the node ---- */
 
-/* Puts the proof in WELCOME if the input has a blank there. */
+/* If WELCOME has a blank in place of the proof, writes the node's real proof there. */
 static void prove(const uint8_t *hello_frame)
 {
 	const uint8_t *at = node.bytes + FP_WIRE_HEADER_BYTES;
@@ -69,7 +69,7 @@ static void prove(const uint8_t *hello_frame)
 	node.proved = true;
 }
 
-/* A nonce must not come twice: otherwise somebody could replay a recorded node. */
+/* A nonce must not come twice: otherwise somebody could send a node's recorded answers again. */
 static void check_nonce(const uint8_t *hello_frame)
 {
 	static uint8_t last[FP_WIRE_NONCE_BYTES];

@@ -4,11 +4,13 @@
  * its leases, and must serve other clients' sessions as before. The first byte chooses the node:
  * with secrets or without, and over which socket.
  *
- * An input can't know some values. The target puts them in place of blanks, which are runs of one
- * byte in the value's length:
+ * An input can't know some values, so it has blanks in their place. A blank is one byte, repeated
+ * to the length of the value. The target replaces the blanks by these values:
  *
- *   24 times 0xee, 0xed    id and token of another client's session; of a session that maps leases
- *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one without rights
+ *   24 times 0xee    id and token of another client's session
+ *   24 times 0xed    id and token of a session that maps leases
+ *   32 times 0xec    in an AUTH: the proof of the secret with all rights
+ *   32 times 0xeb    in an AUTH: the proof of the secret without rights
  */
 #include <assert.h>
 #include <errno.h>
@@ -175,8 +177,8 @@ static void open_session(const struct node *node, struct session *session, uint3
 }
 
 /*
- * The session must have its leases, and the pool must have all other memory. That must be so at
- * once, or when freed memory was scrubbed.
+ * The session must have its leases, and the pool must have all other memory: at once, or as soon as
+ * freed memory is scrubbed.
  */
 static void check_session(const struct node *node, struct session *session)
 {

@@ -75,7 +75,7 @@ static int temporary(void)
 	return fd;
 }
 
-/* Evaluates e. In it, fd is a descriptor of the file above. */
+/* Evaluates the expression e, in which fd is a descriptor of the file above. */
 #define WITH_FILE(e)                                                                                         \
 	({                                                                                                   \
 		int fd = temporary();                                                                        \
@@ -85,7 +85,10 @@ static int temporary(void)
 		r;                                                                                           \
 	})
 
-/* Evaluates e. In it, fd and peer are connected; "hello" is on its way to fd. */
+/*
+ * Evaluates the expression e, in which fd and peer are connected sockets. "hello" is on its way to
+ * fd.
+ */
 #define WITH_PAIR(type, e)                                                                                   \
 	({                                                                                                   \
 		int pair[2], fd, peer;                                                                       \
@@ -146,7 +149,7 @@ static long pass_descriptor(void **m, int fd, int peer)
 	return a.st_ino == b.st_ino && strcmp(got, "fghijklmnopqrstuvwxyzabcd") == 0;
 }
 
-/* The other direction: all that the kernel writes goes into far memory. */
+/* The other direction: receives a descriptor. All that the kernel writes goes into far memory. */
 static long take_descriptor(void **m, int fd, int peer)
 {
 	struct msghdr *got = m[3];

@@ -25,7 +25,7 @@ void test_call_steps(char *far_areas);
  * test. */
 void test_evict(const char *start, size_t len);
 
-/* The step of callsteps_paths.c. m: the step's areas. */
+/* The steps of callsteps_paths.c. m: the step's areas. */
 long test_step_files(void **m);
 long test_step_made_names(void **m);
 void test_step_set_options(void **m);

@@ -36,8 +36,9 @@ long test_step_made_names(void **m)
 }
 
 /*
- * A string of at least LONG bytes, which begins BEFORE bytes before its area. A call's window ends
- * before the string's first page does. So the rest of the string is on a page that was not pinned.
+ * A string of at least LONG bytes, which begins BEFORE bytes before its area. At first a call pins
+ * only a short piece of a string (its window). The window ends before the string's first page does.
+ * So the rest of the string is on a page that was not pinned.
  */
 #define BEFORE 592
 #define LONG   620

@@ -53,7 +53,10 @@ static void wrong_byte(const struct churner *c, const char *far, const char *fou
 	          (uint8_t) * (const volatile char *)(far + i), fp_page_state(word), word);
 }
 
-/* Compares bytes that were read at far, and are in found now, with the shadow of far. */
+/*
+ * The buffer `found` has bytes that were read at the address `far`. Compares them with the shadow
+ * of that address.
+ */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len)
 {
 	if (memcmp(found, churn_shadow_of(c, far), len) != 0)

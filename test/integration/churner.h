@@ -20,7 +20,7 @@ struct churn_options {
 	struct fp_agent *agent;
 	uint64_t seed;        /* the same seed gives each thread the same operations */
 	unsigned n_threads;   /* at most CHURN_MAX_THREADS */
-	size_t bytes;         /* most bytes of far memory mapped at once, by all threads together */
+	size_t bytes;         /* at most so much far memory is mapped at once, by all threads together */
 	uint64_t duration_ns; /* 0: no limit */
 	uint64_t ops;         /* operations of each thread; 0: no limit */
 };
@@ -37,8 +37,8 @@ struct churn_result {
 /*
  * Runs until the time or the operations are used up. Then it compares all bytes, and the pager's
  * records with the kernel's. A wrong byte or an unexpected error ends the process at once with
- * status 1. Then it prints the address, the expected and the found byte, the state of the page, and
- * the seed.
+ * status 1 and a message with the seed. For a wrong byte the message also has the address, the
+ * expected and the found byte, and the state of the page.
  */
 void churn_run(const struct churn_options *options, struct churn_result *ret_result);
 

@@ -14,8 +14,8 @@
 #include "churner.h"
 
 #define PIECES_MAX   48u
-#define PIECE_PAGES  256u /* most pages of a new mapping */
-#define RANGE_PAGES  40u  /* most pages of a range, for most operations */
+#define PIECE_PAGES  256u /* a new mapping has at most so many pages */
+#define RANGE_PAGES  40u  /* most operations choose a range of at most so many pages */
 #define SHARED_PAGES 64u
 #define NOISE_BYTES  (RANGE_PAGES * FP_PAGE_SIZE)
 #define PAGE_WORDS   (FP_PAGE_SIZE / sizeof(uint64_t))
@@ -69,8 +69,8 @@ _Noreturn void churn_die(const struct churner *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 char *churn_shadow_of(const struct churner *c, const void *far);
 /*
- * Compares bytes with the shadow: bytes read from far memory, or far memory itself. A wrong byte
- * ends the process.
+ * Both compare with the shadow. churn_check_read compares bytes that were read from far memory, and
+ * churn_check compares far memory itself. A wrong byte ends the process.
  */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len);
 void churn_check(const struct churner *c, const char *far, size_t len);

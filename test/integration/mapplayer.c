@@ -133,9 +133,9 @@ static int random_prot(struct dice *d)
 }
 
 /*
- * Lets the kernel copy the bytes: then a page that can't be had gives an error and no signal. The
- * kernel copies as if for another process. Or it copies through a file, where it can't fault on far
- * memory.
+ * Lets the kernel copy the bytes, so that a page that can't be had gives an error and no signal.
+ * The kernel copies as if for another process. In fault mode inline the kernel can't fault on far
+ * memory, so it copies through a file.
  */
 static bool copy_out(struct dice *d, const char *from)
 {
@@ -175,8 +175,8 @@ static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
 }
 
 /*
- * Maps at a fixed address. Or maps at a hint, if the place is free, so that the kernel surely
- * follows the hint.
+ * The flags by which a mapping gets its place: a fixed address, or only a hint (0). It may be a
+ * hint only if the place is free, because then the kernel surely follows it.
  */
 static int how_placed(struct dice *d, uint32_t start, uint32_t n)
 {
@@ -338,8 +338,8 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 		return;
 	}
 	/*
-	 * Left out: it depends on how the kernel merged the mapping whether that goes on beyond its
-	 * end.
+	 * Left out: a range that must grow in place, although a page of the same mapping follows
+	 * it. The answer depends on how the kernel merged the mapping.
 	 */
 	if (how == 0 && new_n > n && d->mapping[start] && !is_free(d, start + n, start + new_n) &&
 	    d->mapping[start + n] == d->mapping[start]) {

@@ -63,7 +63,7 @@ static int zero, null, pair[2];
 static pthread_mutex_t *mutex;
 static pthread_cond_t *condition;
 static sigjmp_buf out;
-/* The interrupted call is async-signal safe, so its handler may jump out of it. */
+/* The interrupted call is async-signal safe, so a handler may jump out of it. */
 static volatile bool may_jump;
 static volatile unsigned turn;
 
@@ -374,8 +374,8 @@ static void call_nothing(void)
 }
 
 /*
- * These allocate. The interrupted call may hold the allocator's locks, and a fork in a handler
- * would wait for them.
+ * is_safe: the call is async-signal safe. allocates: the call may hold the allocator's locks when a
+ * signal interrupts it. A fork in the handler would wait for these locks.
  */
 static const struct {
 	void (*run)(void);
@@ -448,8 +448,8 @@ static void give_up(void)
 }
 
 /*
- * Waits until the program stops. Returns the signal that it got, 0 at a mark, SIGTRAP after a step.
- * Ends if the program has ended.
+ * Waits until the program stops. Returns the signal that the program got, 0 at a mark, SIGTRAP
+ * after a step. If the program has ended, ends the tracer too.
  */
 static int wait_for_stop(void)
 {

@@ -265,7 +265,7 @@ static void what_goes_takes_grants_back(void **state)
 	fp_space_forget(&space, FIRST, FIRST + 1);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* gone by a bare madvise; an evictor notices */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* a bare madvise drops it; an evictor notices */
 	evict_absent(FIRST);
 	assert_int_equal(word_of(FIRST), FP_PAGE_ZERO);
 	assert_taken_back(1);
@@ -279,7 +279,7 @@ static void what_goes_takes_grants_back(void **state)
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, bytes, true), 0);
 	assert_taken_back(1);
 
-	make_native(CHUNK); /* the chunk ends with only one page filled */
+	make_native(CHUNK); /* only one page is filled when the kernel's filling ends */
 	atomic_store(&far.budget.excess, 2 * CHUNK_PAGES);
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
 	assert_int_equal(atomic_load(&far.budget.excess), CHUNK_PAGES + 1);

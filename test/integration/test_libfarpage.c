@@ -45,7 +45,9 @@ static int stop_node(void **state)
 	return 0;
 }
 
-/* An assertion for any thread: cmocka's message would be lost on all but the first. */
+/*
+ * An assertion for any thread. In other threads than the first, cmocka's own message would be lost.
+ */
 static void must(bool holds, const char *what)
 {
 	if (holds)
@@ -130,8 +132,8 @@ static void advise(void **state)
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_WILLNEED), 0);
 	assert_true(test_is_filled(p, 4 * MIB, 3));
 	/*
-	 * Rounded inwards: only the middle one of these three pages is dropped. The others are
-	 * partly in the range.
+	 * The range is rounded inwards: only the middle one of these three pages is dropped. The
+	 * others are only partly in the range.
 	 */
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_DISCARD), 0);
 	assert_true(test_is_filled(p, PAGE, 3));
@@ -258,8 +260,9 @@ struct opener {
 };
 
 /*
- * All threads open at once. Half of them close while the guards of the others take several looks.
- * Such a guard ends the process if it took a descriptor of a memory that is closed by then.
+ * All threads open memories at once. Half of the threads close theirs while the guards of the
+ * others look at their descriptors several times. If a guard had also taken a descriptor of another
+ * memory, it would end the process when that memory is closed.
  */
 static void *open_and_close(void *arg)
 {
@@ -295,7 +298,7 @@ static unsigned n_entries(const char *folder)
 	return n;
 }
 
-/* The kernel lists a thread for a moment after its join. */
+/* After pthread_join returns, the kernel still lists the thread for a moment. */
 static void await_threads(unsigned n)
 {
 	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
@@ -312,7 +315,7 @@ static void memories_of_several_threads(void **state)
 	pthread_barrier_t together;
 
 	if (strcmp(scheme, "rdma") == 0)
-		skip(); /* soft iWARP refuses handshakes that come at once */
+		skip(); /* soft iWARP refuses handshakes that come at the same time */
 	assert_int_equal(pthread_barrier_init(&together, NULL, N_OPENERS), 0);
 	for (unsigned i = 0; i < N_OPENERS; i++) {
 		openers[i] = (struct opener){.together = &together, .idx = i};

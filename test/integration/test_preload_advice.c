@@ -208,8 +208,8 @@ static void attach_by_number(char *far)
 }
 
 /*
- * Merging is refused: it removes a page's write protection, by which far memory sees what was
- * written.
+ * The merging of equal pages (KSM) is refused. It removes a page's write protection, by which far
+ * memory sees what was written.
  */
 static void merge(char *far)
 {

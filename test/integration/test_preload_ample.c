@@ -232,7 +232,7 @@ static bool is_zero(const char *p)
 	return true;
 }
 
-/* Fills the mapping, lets its pages leave, checks their bytes, and unmaps it. */
+/* Fills the mapping, lets its pages be paged out, checks their bytes, and unmaps it. */
 static void use_and_unmap(char *p)
 {
 	assert_true(is_zero(p));
@@ -263,7 +263,10 @@ static void the_next_mapping(void **state)
 	use_and_unmap(p);
 }
 
-/* Shared memory at such a place is the kernel's. mremap can't move it there. */
+/*
+ * Shared memory that is mapped at such a place belongs to the kernel. mremap can't move shared
+ * memory to such a place.
+ */
 static void other_mappings(void **state)
 {
 	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -287,8 +290,8 @@ static void other_mappings(void **state)
 }
 
 /*
- * A child finds only zeros there. The same is true for a program that has meanwhile used up its
- * budget.
+ * A child that maps at the place of the short mapping finds only zeros. So does the program itself,
+ * after its budget was used up.
  */
 static void later(void **state)
 {
@@ -320,7 +323,7 @@ static void touch(void *user)
 	*(char *)user = 1;
 }
 
-/* A page there leaves, so the kernel no longer fills the chunk. */
+/* Pages out a page of the chunk, so that the kernel no longer fills the chunk. */
 static void end_filling(char *page)
 {
 	assert_int_equal(madvise(page, PAGE, MADV_PAGEOUT), 0);

@@ -74,7 +74,9 @@ void test_evict(const char *start, size_t len)
 {
 	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
-	/* A call that never returned may have left a pin. It ends with the thread's next pin. */
+	/*
+	 * A call that never returned may have left a pin. That pin ends when the thread pins again.
+	 */
 	assert_int_equal(write(null, start, 1), 1);
 	close(null);
 	evict();
@@ -99,7 +101,7 @@ static bool is_pinning(void)
 	return (mode && strcmp(mode, "inline") == 0) || getenv("FP_TEST_USER_ONLY");
 }
 
-/* True if a call was refused with this errno. Only where calls pin may it be refused. */
+/* True if a call was refused with this errno. A call may be refused only where calls pin. */
 static bool is_refused(long result, int error)
 {
 	if (!is_pinning() || result >= 0)
@@ -434,8 +436,8 @@ static void threads(void **state)
 }
 
 /*
- * A robust mutex in far memory is refused where calls pin. If its page is remote when its owner
- * ends, the kernel could not pass it on.
+ * A robust mutex in far memory is refused where calls pin. When the thread that owns the mutex
+ * ends, the kernel must pass it on. It could not do so while the mutex's page is remote.
  */
 static void robust_mutexes(void **state)
 {
@@ -494,7 +496,8 @@ static void waits_for_many(void **state)
 }
 
 /*
- * Asks the kernel to move no waiter from one word to another. The kernel still looks at both words.
+ * Asks the kernel to wake a waiter or to move it to another word. Nobody waits, but the kernel
+ * still looks at both words.
  */
 static void requeue(void **state)
 {
@@ -628,7 +631,10 @@ static int begin(void **state)
 {
 	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* Gaps, so that reading ahead of a sweep does not bring in pages of the next area. */
+	/*
+	 * The gaps separate the areas: read-ahead for a sweep must not bring in pages of the next
+	 * area.
+	 */
 	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pressure += GAP;
 	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -148,8 +148,8 @@ static void use_far_memory(void)
 }
 
 /*
- * argv: how to close, which number (0: that of the userfaultfd), and where: "program", "child",
- * "threads".
+ * argv has three elements: how to close, which number (0: that of the userfaultfd), and where
+ * ("program", "child" or "threads").
  */
 static int be_case(char **argv)
 {
@@ -244,8 +244,8 @@ static void the_userfaultfd(void **state)
 }
 
 /*
- * Closes each number in turn. By then the number may mean another descriptor of the agent, which is
- * as good a test.
+ * Closes each number in turn. In the process of a case the number may mean another descriptor of
+ * the agent. That is as good a test.
  */
 static void each_of_the_agents(void **state)
 {

@@ -19,8 +19,8 @@
 #define BYTES    (5 * (size_t)TEST_LOCAL_BYTES / 4)
 
 /*
- * Writes, and then reports that by ready. Waits until go is closed. The exit status says whether
- * its bytes are right.
+ * Writes all its memory, and then a byte to the pipe `ready`. Waits until the pipe `go` is closed.
+ * The exit status says whether its bytes are right.
  */
 static _Noreturn void live(char *p, unsigned seed, int ready, int go)
 {

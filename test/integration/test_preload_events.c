@@ -1,7 +1,7 @@
 /*
  * Bare calls on mappings of far memory: userfaultfd sends an event for each. The process ends with
- * a message before it can read wrong bytes. But bare calls may change the kernel's own memory that
- * the program mapped over far memory. Room: test/integration.
+ * a message before it can read wrong bytes. But bare calls may change mappings of files that lie
+ * over far memory, because these belong to the kernel. Room: test/integration.
  */
 #include "preload_events_rig.h"
 
@@ -71,8 +71,8 @@ static void cut_off(char *p)
 }
 
 /*
- * The process will be stopped. Until then it may go on as long as its bytes are right, which they
- * are if none was remote.
+ * The agent will end the process. Until then the process may go on as long as its bytes are right.
+ * They are right if none of them was remote.
  */
 static void look_at(char *p, size_t len)
 {
@@ -176,7 +176,7 @@ static void files_over_far_memory(void **state)
 /* ---- locks ---- */
 
 /*
- * mremap by the C library, of memory that a bare call locked: no page of it stays at the old place.
+ * A bare call locks memory, and the C library's mremap moves it. No page may stay at the old place.
  */
 static void what_is_locked_unseen_moves(void **state)
 {

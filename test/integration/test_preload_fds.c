@@ -80,8 +80,8 @@ static void close_everything(void **state)
 }
 
 /*
- * The agent may open something at the same moment. It briefly gets the lowest number, which the
- * program is just replacing. Neither side may lose its descriptor.
+ * The agent may open a descriptor at the same moment. This one briefly has the lowest number, which
+ * the program is just replacing. Neither side may lose its descriptor.
  */
 static void put_on_everything(void **state)
 {

@@ -121,8 +121,8 @@ static bool take_groups(void)
 }
 
 /*
- * The C library makes every thread read the list, including the threads that would have to fetch
- * the list's page.
+ * The C library makes every thread read the list of groups. Some of these threads would have to
+ * fetch the page of that list.
  */
 static void groups_that_are_remote(void **state)
 {

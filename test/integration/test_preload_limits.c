@@ -1,7 +1,7 @@
 /*
- * Programs whose limits or root folder leave little to the agent: files may not grow for its
- * counters, there is no /proc, or little memory may be locked. The programs and their children go
- * on with far memory. Room: test/integration.
+ * Programs whose limits or root folder leave little to the agent. The file of its counters may not
+ * grow, there is no /proc, or little memory may be locked. The programs and their children go on
+ * with far memory. Room: test/integration.
  */
 #include <linux/capability.h>
 #include <pthread.h>
@@ -128,7 +128,7 @@ static void leave_root(void)
 		_exit(32);
 }
 
-/* Adds or removes a link by which the socket's path is right inside the new root, too. */
+/* Adds or removes a hard link, so that the socket's path is right inside the new root, too. */
 static void show_socket(bool show)
 {
 	const char *dir = getenv("FARPAGE_RUNTIME_DIR"), *node = getenv("FARPAGE_NODES");

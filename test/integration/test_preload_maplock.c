@@ -118,7 +118,7 @@ static void locking(void **state)
 	munmap(local, PAGE);
 }
 
-/* Finds the kernel's record of the mapping at p (/proc/self/smaps). */
+/* True if the kernel's record of the mapping at p (/proc/self/smaps) has the flag. */
 static bool has_vm_flag(const char *p, const char *flag)
 {
 	FILE *smaps = fopen("/proc/self/smaps", "re");
@@ -140,8 +140,8 @@ static bool has_vm_flag(const char *p, const char *flag)
 }
 
 /*
- * A range that contains local mappings. mlock locks the whole range, although it can't bring in one
- * part. Pages behind a hole are not locked.
+ * A range that contains local mappings. mlock locks the whole range, although one part of it can't
+ * be brought in. Pages behind a hole are not locked.
  */
 static void locking_in_parts(void **state)
 {
@@ -283,8 +283,9 @@ static void fill_fresh(void *user)
 }
 
 /*
- * A fault is served while its chunk is given to the kernel. The page in front can't be brought in,
- * so nothing of the chunk is brought in before. After munlock, memory pressure takes no byte.
+ * A fault is served while its chunk is given to the kernel. The lock begins at the page in front of
+ * the chunk, which can't be brought in. So no page of the chunk is brought in before the fault.
+ * After munlock the pages may leave, but no byte may be lost.
  */
 static void locking_what_is_first_touched(void **state)
 {

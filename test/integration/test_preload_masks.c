@@ -128,8 +128,8 @@ static long (*const waits[])(void) = {
 #define N_WAITS (sizeof(waits) / sizeof(*waits))
 
 /*
- * Returns the mask to which the mask of a handler is added if it ends a wait. In fault mode inline
- * and with user-mode faults only, that is the mask from before the wait.
+ * A handler that ends a wait runs with its own mask, added to another one. Returns that other mask.
+ * In fault mode inline and with user-mode faults only, it is the mask from before the wait.
  */
 static uint64_t masks_of(uint64_t during_wait, uint64_t outside)
 {

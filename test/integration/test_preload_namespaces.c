@@ -1,6 +1,6 @@
 /*
- * A program with far memory enters other namespaces. This works if its children can still reach the
- * nodes. If they could not, or if the agent's threads prevent it, it is refused with a message.
+ * A program with far memory enters other namespaces. That is refused with a message if children
+ * could then no longer reach the nodes, or if the agent's threads prevent it. Otherwise it works.
  * Room: test/integration.
  */
 #include <errno.h>

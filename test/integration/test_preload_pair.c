@@ -1,7 +1,7 @@
 /*
  * The cost of a pair of mmap and munmap. A tracer counts the system calls of a child that makes
- * some pairs. Each mmap or munmap opens one bracket, so it blocks and restores signals once. Room:
- * test/integration.
+ * some pairs. During each mmap and each munmap the agent blocks and restores signals only once.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -27,7 +27,7 @@
 #define LEN   (64u << 10)
 #define PAIRS 16u
 #define TIMED 20000u
-#define MOST  10u /* most system calls for a pair; each of its two calls has two rt_sigprocmask */
+#define MOST  10u /* the most system calls of a pair; each of its two calls has two rt_sigprocmask */
 
 static void pairs(unsigned n, bool touches)
 {

@@ -125,8 +125,9 @@ static void fork_among_threads(void **state)
 }
 
 /*
- * Several threads fork at the same time. The agent thread of a child allocates. So it must not wait
- * for a thread that holds the allocator's locks until that thread can fork.
+ * Several threads fork at the same time. A thread that prepares its fork holds the allocator's
+ * locks until it can fork. The agent thread of a child allocates, and must not wait for such a
+ * thread.
  */
 static void *fork_some(void *ret_failures)
 {
@@ -229,8 +230,8 @@ static void at_the_end(void)
 }
 
 /*
- * The C library counts our threads too, so it can't see that the program's last thread ends. Its
- * work for that moment must still be done.
+ * The C library counts the agent's threads too, so it can't see that the program's last thread
+ * ends. What it does at that moment, such as calling atexit functions, must still be done.
  */
 static void ends_with_its_last_thread(void **state)
 {

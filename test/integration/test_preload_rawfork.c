@@ -301,7 +301,7 @@ static void handlers_do_not_hide_it(void **state)
 	assert_stopped(touch_with_handler);
 }
 
-/* A child of fork makes a bare child: that is stopped, too. */
+/* A child of fork makes a child by a bare call. This grandchild is stopped, too. */
 static void of_children(void **state)
 {
 	pid_t pid = fork();

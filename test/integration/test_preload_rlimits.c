@@ -483,7 +483,7 @@ static void pages_that_the_range_has_no_more(void **state)
 	assert_int_equal(status_of(fork_and(unmap_lower_and_fill, RLIMIT_AS, false)), 0);
 }
 
-/* ---- hints on memory that goes ---- */
+/* ---- hints on memory that is unmapped meanwhile ---- */
 
 enum { TRIALS = 30, HINTERS = 3 };
 
@@ -492,7 +492,7 @@ struct hinted {
 	int advice;
 };
 
-/* The memory may be gone: then the answer is an error. */
+/* The memory may be unmapped already. Then madvise returns an error. */
 static void *give_hint(void *arg)
 {
 	const struct hinted *hinted = arg;

@@ -58,7 +58,10 @@ static void count(int sig, siginfo_t *info, void *context)
 	buses++;
 }
 
-/* Must be done before the next SIGBUS arrives. SIGBUS can't be blocked, so handlers would nest. */
+/*
+ * This handler must end before the next SIGBUS arrives. SIGBUS can't be blocked, so handlers would
+ * nest.
+ */
 static void count_fast(int sig, siginfo_t *info, void *context)
 {
 	buses++;
@@ -265,7 +268,7 @@ static void send_it(int sig, siginfo_t *info, void *context)
 	buses *= 10;
 }
 
-/* Sends it in handlers whose masks would block it, and in its own handler. */
+/* Sends SIGBUS in handlers whose masks would block it, and in the handler of SIGBUS itself. */
 static void it_interrupts_handlers(void **state)
 {
 	struct sigaction action = {.sa_sigaction = send_it, .sa_flags = SA_SIGINFO};

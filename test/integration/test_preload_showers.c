@@ -43,7 +43,7 @@ static void shower(int sig, siginfo_t *info, void *context)
 
 /*
  * Fills and checks its own far memory while signals arrive, with a signal stack or without.
- * Handlers jump out of this.
+ * Handlers jump out of this function.
  */
 static void *stand_in_it(void *arg)
 {
@@ -120,7 +120,10 @@ static void jump_away(int sig, siginfo_t *info, void *context)
 	siglongjmp(out, 1);
 }
 
-/* Jumps out of handlers many times, on either stack. Nothing may be used up. */
+/*
+ * Jumps many times out of handlers, which run on the signal stack or on the thread's stack. The
+ * jumps must not use up anything.
+ */
 static void jumps(void **state)
 {
 	volatile int n = 0;

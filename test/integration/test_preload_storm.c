@@ -177,7 +177,10 @@ static void end_here(int sig, siginfo_t *info, void *context)
 		pthread_exit(NULL);
 }
 
-/* Switches single steps on or off. Pushes below the red zone, which must stay intact. */
+/*
+ * Switches single steps on or off. The flags are pushed below the red zone of the stack, which must
+ * stay intact.
+ */
 static void step(bool on)
 {
 	if (on)

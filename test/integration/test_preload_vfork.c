@@ -192,7 +192,10 @@ static void run(char **words)
 	assert_int_equal(status, 0);
 }
 
-/* When a child of vfork ends, the copies of words that it made belong to its parent. */
+/*
+ * A child of vfork makes copies of the words for execve. When the child has ended, these copies
+ * belong to its parent, which must free them.
+ */
 static void executed(void **state)
 {
 	char **words = calloc(1, BIG);

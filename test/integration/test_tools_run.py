@@ -207,7 +207,8 @@ class Program(toolcase.ToolCase):
         self.assertIn(True, ran)
 
     def test_closed_streams(self):
-        """Without room for high numbers, ours are still none of the streams', open or closed."""
+        """Even without room for high numbers, no descriptor of ours takes a stream's number, open
+        or closed."""
         for closed, to in ((0, 1), (0, 2), (1, 2), (2, 1)):
             done = subprocess.run(["sh", "-c", f'ulimit -n 300; exec "$@" {closed}>&-', "sh", farapp.farpage, "run", *SMALL, "--",
                                    "sh", "-c", f"test -e /proc/$$/fd/{closed} || echo hello >&{to}"],

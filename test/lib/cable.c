@@ -43,7 +43,7 @@ struct test_cable {
 	int listen_fd, wake_fd;
 	pthread_t thread;
 	_Atomic unsigned accepted;
-	/* what the thread is asked to do; under lock */
+	/* what the thread is asked to do; protected by `lock` */
 	pthread_mutex_t lock;
 	pthread_cond_t done_cond;
 	unsigned asked, done;
@@ -239,8 +239,8 @@ static void *run(void *arg)
 }
 
 /*
- * Makes the thread take over the fields written under lock, and waits for that. The caller holds
- * lock.
+ * Makes the thread take over the fields that `lock` protects, and waits until it has done so. The
+ * caller holds `lock`.
  */
 static void ask(struct test_cable *cable)
 {

@@ -20,8 +20,8 @@ struct test_daemon {
 	char url[128];
 	char dir[64]; /* folder of its socket; test_daemon_stop removes it */
 	/*
-	 * The secret that its clients must prove. It is also in the file `secret` of dir. NULL:
-	 * none.
+	 * The secret that clients of this node must prove; NULL: none. A file named secret in the
+	 * folder dir has it too.
 	 */
 	const char *secret;
 };

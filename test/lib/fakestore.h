@@ -43,7 +43,10 @@ static inline int fake_store_open(unsigned n_nodes, unsigned load_store, uint64_
 	return 0;
 }
 
-/* Reconnects all nodes, one after the other; the agent has a thread for each node. */
+/*
+ * Reconnects all nodes, one after the other. In the agent, each node has a thread of its own for
+ * this.
+ */
 static inline uint64_t fake_tend(struct fp_store *store)
 {
 	uint64_t sleep_ns = UINT64_MAX;

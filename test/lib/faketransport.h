@@ -71,9 +71,9 @@ void fake_grace_over(unsigned node_idx);
 unsigned fake_n_standings(unsigned node_idx);
 
 /*
- * Makes the Nth call from now on fail with error; 0: no call. A call is a control call or a submit.
- * Calls to all nodes count, and 1 is the next one. If the failure breaks a link, the node is dead
- * from then on. A resumable node instead cuts off all its sessions.
+ * Makes one of the next calls fail with error. nth 1 means the next call, and 0 means none. A call
+ * is a control call or a submit. Calls to all nodes count. If the failure breaks a link, the node
+ * is dead from then on. A resumable node instead cuts off all its sessions.
  */
 void fake_fail_nth(unsigned nth, int error);
 /* True if the Nth call has been made. */

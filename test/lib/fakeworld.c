@@ -73,7 +73,7 @@ void fake_memory_hold(unsigned memory, struct fake_standing *standing, uint32_t 
 	standing->grants[id] = (struct fake_grant){.memory = memory + 1, .read_only = read_only};
 }
 
-/* Punches a hole. So mappings that are left read zeros, as they do with a real node. */
+/* Punches a hole. So mappings that still exist read zeros, as they do with a real node. */
 static void memory_end(struct fake_memory *memory)
 {
 	struct fake_node *node = &fake_world->nodes[memory->node_idx];

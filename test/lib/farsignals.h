@@ -1,6 +1,6 @@
 /*
  * Shared by tests of signals under the preload library: far memory that handlers touch, far stacks
- * on which they run, and pressure that makes both leave. Room: test/lib; see underpreload.h.
+ * on which they run, and pressure that pages both out. Room: test/lib; see underpreload.h.
  */
 #ifndef FP_TEST_FARSIGNALS_H
 #define FP_TEST_FARSIGNALS_H
@@ -22,7 +22,7 @@ extern char *test_stack, *test_pressure;
 /* Maps these two. Used as cmocka's set-up of a group. */
 int test_farsignals_begin(void **state);
 
-/* Makes all other far memory leave. Async-signal safe. */
+/* Pages out all other far memory. Async-signal safe. */
 void test_evict(void);
 
 /* Maps memory, and checks that it is far. */

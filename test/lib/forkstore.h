@@ -159,7 +159,7 @@ static inline uint64_t slot_take(void)
 	uint64_t slot, until_ns = fp_clock_ns() + WAIT_NS;
 
 	while (fp_store_slot_alloc(me.store, 1, &slot) == 0) {
-		adopt(); /* extending would wait for the reconnect thread, which is this thread */
+		adopt(); /* else fp_store_extend waits for the reconnect thread, which is this thread */
 		(void)fp_store_extend(me.store);
 		tend_now();
 		check(fp_clock_ns() < until_ns);
@@ -275,7 +275,7 @@ static inline void reach(const struct point *point)
 }
 
 /*
- * Called by the running side: waits for the other side. Fails if the last process of the other side
+ * Waits until the other side has reached the point. Fails if the last process of the other side
  * ends.
  */
 static inline void wait_for(struct point *point)

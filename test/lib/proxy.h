@@ -20,7 +20,7 @@ void test_proxy_cut(struct test_proxy *proxy);
  * the rest, even if the client closes. The node's bytes pass.
  */
 void test_proxy_hold(struct test_proxy *proxy, size_t allow_bytes);
-/* Waits until held_bytes are held back. -ETIMEDOUT after ten seconds. */
+/* Waits until the proxy holds back held_bytes bytes. -ETIMEDOUT after ten seconds. */
 int test_proxy_await_held(struct test_proxy *proxy, size_t held_bytes);
 /*
  * Forwards the bytes that it holds back, and waits until the node's socket has taken or refused

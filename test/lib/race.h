@@ -1,7 +1,7 @@
 /*
  * A second thread that acts at nearly the same time as the test, turn after turn. It begins each
- * turn after a pause of random length. The struct is static: a test that fails leaves the threads
- * running. Room: test/lib.
+ * turn after a pause of random length. The caller's struct must be static, because the threads
+ * still run after a test has failed. Room: test/lib.
  */
 #ifndef FP_TEST_RACE_H
 #define FP_TEST_RACE_H
@@ -25,9 +25,9 @@ struct test_race {
 	void *user;
 	unsigned turns;
 	uint64_t rng;
-	uint64_t begun_ns, pause_max_ns; /* the pause fits the time that the caller's part takes */
-	_Atomic unsigned begun, ended;   /* turns */
-	_Atomic bool crowds, crowded;    /* the third thread shall take the lock; it has begun */
+	uint64_t begun_ns, pause_max_ns; /* the pause fits the length of the caller's part */
+	_Atomic unsigned begun, ended;   /* how many turns have begun and ended */
+	_Atomic bool crowds, crowded;    /* the third thread must take the lock; it has begun to */
 	_Atomic bool over;
 	pthread_t thread, crowd;
 };
@@ -55,8 +55,8 @@ static inline void *test_race_run(void *arg)
 }
 
 /*
- * Keeps the kernel's lock on the mappings of the process taken for reading. So the calls of others
- * that change mappings take long, while faults go on.
+ * Takes the kernel's lock on the process's mappings for reading, again and again. So calls of other
+ * threads that change mappings take long, while faults go on.
  */
 static inline void *test_race_crowd(void *arg)
 {

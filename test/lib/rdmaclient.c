@@ -22,10 +22,13 @@ struct rdma_link;
 SHOWN int rdma_link(const char *host, unsigned port, const void *request, size_t len,
                     struct rdma_link **ret_link);
 SHOWN void rdma_link_close(struct rdma_link *link);
-/* One READ into bytes, or one WRITE of them, of at most 64 KiB. 0 or a negative errno. */
+/*
+ * Makes one READ into the buffer `bytes`, or one WRITE from it, of at most 64 KiB. 0 or a negative
+ * errno.
+ */
 SHOWN int rdma_transfer(struct rdma_link *link, int is_write, uint64_t remote, uint32_t rkey, void *bytes,
                         uint32_t len);
-/* READs of 64 KiB on all links, as many as the links take, until all links are broken. */
+/* Makes READs of 64 KiB on all links, as many as the links take, until all links are broken. */
 SHOWN void rdma_flood(struct rdma_link **links, unsigned n, uint64_t remote, uint32_t rkey);
 
 struct rdma_link {

@@ -49,7 +49,10 @@ bool test_is_native(const void *addr);
 /* How many bytes of far memory are local now, as the kernel counts them. */
 size_t test_far_resident_bytes(void);
 
-/* Fill with bytes that depend on seed and place, so that no page is zero; check such bytes. */
+/*
+ * test_fill writes bytes that depend on seed and place, so that no page is zero. test_is_filled
+ * checks for such bytes.
+ */
 void test_fill(void *mem, size_t len, unsigned seed);
 bool test_is_filled(const void *mem, size_t len, unsigned seed);
 

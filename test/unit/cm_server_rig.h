@@ -31,7 +31,7 @@
 
 struct fp_verbs_domain {
 	unsigned n_refs;
-	int fd; /* readable: its device has news */
+	int fd; /* readable if the device has news */
 };
 struct fp_verbs_conn {
 	void *user;

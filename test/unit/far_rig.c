@@ -27,7 +27,7 @@ static struct {
 	unsigned n;
 } pins[DEPTH];
 
-static bool opened[FAR_PAGES]; /* by a touch of the program */
+static bool opened[FAR_PAGES]; /* pages that the program has touched */
 static char agent_place, space_place;
 static int log_fd = -1, stderr_fd = -1;
 
@@ -126,7 +126,7 @@ void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *pin)
 {
 	unsigned depth = --far_rig.n_open;
 
-	assert_int_equal(pin->depth, depth); /* in reverse order */
+	assert_int_equal(pin->depth, depth); /* pins end in reverse order */
 	for (unsigned i = 0; i < pins[depth].n; i++) {
 		const struct far_page_span *span = &pins[depth].spans[i];
 
@@ -200,7 +200,10 @@ void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_e
 	*ret_end = far_rig.memory + (size_t)FAR_PAGES * FP_PAGE_SIZE;
 }
 
-/* The shim's own is written in assembler, with syscall(2) around it. */
+/*
+ * Takes the place of the shim's own function, which is written in assembler, as is the syscall(2)
+ * around it.
+ */
 long fp_call_raw_syscall(long number, ...)
 {
 	long arg[6];
@@ -215,7 +218,9 @@ long fp_call_raw_syscall(long number, ...)
 
 /* ---- the rig ---- */
 
-/* The shim opens its calls once in a program's life, so this undoes it first. */
+/*
+ * The shim opens its calls only once in a program's life. So this first undoes the earlier opening.
+ */
 void far_rig_use_agent(bool use)
 {
 	static fp_call_fn **first;
@@ -230,7 +235,7 @@ void far_rig_use_agent(bool use)
 	fp_calls_open();
 }
 
-/* cmocka takes SIGSEGV for each test, so this takes it back. */
+/* cmocka sets its own handler of SIGSEGV for each test, so this sets ours again. */
 char *far_rig_at(size_t offset)
 {
 	struct sigaction action = {.sa_sigaction = on_touch,
@@ -275,7 +280,7 @@ void far_rig_listen(void)
 	stderr_fd = dup(STDERR_FILENO);
 	assert_true(log_fd >= 0 && stderr_fd >= 0);
 	dup2(log_fd, STDERR_FILENO);
-	fp_log_init("test", FP_LOG_WARNING); /* it writes only to the stderr that it knows */
+	fp_log_init("test", FP_LOG_WARNING); /* the log notes which file stderr is now */
 }
 
 const char *far_rig_heard(void)

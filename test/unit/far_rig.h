@@ -1,11 +1,10 @@
 /*
- * The shim's lower rooms over an agent that is played. Its far memory behaves as in fault mode
- * inline: the kernel answers EFAULT for a page that is not pinned, and a touch by the program
- * brings the page in. Room: test/unit, for the tests of preload. Include it before other headers of
- * ours.
+ * The shim's lower rooms over a simulated agent. Its far memory behaves as in fault mode inline:
+ * the kernel answers EFAULT for a page that is not pinned, and a touch by the program brings the
+ * page in. Room: test/unit, for the tests of preload. Include it before other headers of ours.
  *
- * A page that is not pinned has no access rights, so the real kernel judges each call. A pinned
- * page can be written by the kernel only if the pin says so.
+ * A page that is not pinned has no access rights, so the real kernel judges each call. The kernel
+ * can write to a pinned page only if the pin says so.
  */
 #ifndef FP_FAR_RIG_H
 #define FP_FAR_RIG_H
@@ -29,34 +28,40 @@
 extern struct far_rig {
 	char *memory; /* the far pages; the pages before and behind them are local */
 	uint16_t pins[FAR_PAGES];
-	bool writable[FAR_PAGES]; /* one of the pins writes */
-	unsigned budget_pages;    /* that one pin may have */
-	unsigned n_open;          /* pins now */
-	unsigned n_pins;          /* since far_rig_close */
-	unsigned n_ranges;        /* of the last pin */
+	bool writable[FAR_PAGES]; /* a pin of the page allows writes */
+	unsigned budget_pages;    /* the most pages that one pin may have */
+	unsigned n_open;          /* how many pins there are now */
+	unsigned n_pins;          /* how many pins there were since far_rig_close */
+	unsigned n_ranges;        /* how many ranges the last pin has */
 	struct fp_pin_range ranges[FAR_RANGES];
-	unsigned n_faults; /* touches by the program */
+	unsigned n_faults; /* how often the program's touches faulted */
 	bool needs_network, blind_to_devices, stray;
 	unsigned n_awaited, n_released;
 } far_rig;
 
-/* Maps the memory, and gives the shim its agent. */
+/* Maps the far memory. Called once, before the first test. */
 int far_rig_begin(void **state);
-/* Before each test: nothing is pinned, all pages are away, and calls are mediated. */
+/* Called before each test. Nothing is pinned, all pages are away, and the shim has its agent. */
 int far_rig_setup(void **state);
-/* After each test: nothing is pinned any more. */
+/* Called after each test: checks that nothing is pinned any more. */
 int far_rig_teardown(void **state);
 
 /* The address of a far byte, which the program may touch from now on. */
 char *far_rig_at(size_t offset);
 
-/* All far pages go away; counters begin anew. */
+/* Makes all far pages go away, and sets the counters to 0. */
 void far_rig_close(void);
 
-/* From now on the shim has this agent, or none; wrappers go on accordingly. */
+/*
+ * From now on the shim has the simulated agent, or none. So its wrappers pin, or jump to the C
+ * library.
+ */
 void far_rig_use_agent(bool use);
 
-/* Starts to collect what is logged; the second returns it, until the next call. */
+/*
+ * far_rig_listen starts to collect what is logged. far_rig_heard ends that, and returns the text,
+ * which is valid until its next call.
+ */
 void far_rig_listen(void);
 const char *far_rig_heard(void);
 

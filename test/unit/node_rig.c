@@ -16,7 +16,7 @@ struct node_rig rig;
 
 /* ---- allocations that fail: the linker sends our calls here ---- */
 
-static _Thread_local unsigned n_until_failure; /* the worker allocates undisturbed */
+static _Thread_local unsigned n_until_failure; /* the worker's allocations never fail */
 static bool is_watching;
 
 void *__real_malloc(size_t size);
@@ -80,7 +80,7 @@ void rig_use_up(const struct peer *peer)
 
 int64_t rig_credit(const struct peer *peer)
 {
-	fp_conn_charge(peer->conn, 0); /* moves it to this round */
+	fp_conn_charge(peer->conn, 0); /* brings the credit up to this round */
 	return peer->conn->session->client->turns.credit_bytes;
 }
 
@@ -170,7 +170,7 @@ static void end_all(struct fp_node_server *server)
 		rig_release_worker();
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_kill(conn);
-	server->stopping = true; /* no connection waits for its peer */
+	server->stopping = true; /* now no connection waits for its peer */
 	AWAIT(server->n_conns == 0);
 	while (server->sessions.first)
 		fp_node_session_end(&server->sessions, server->sessions.first);
@@ -178,7 +178,7 @@ static void end_all(struct fp_node_server *server)
 
 static bool is_all_given_back(void)
 {
-	rig.server.pools.collected_ns = 0; /* as if it had not looked for a while */
+	rig.server.pools.collected_ns = 0; /* as if the last collection was long ago */
 	fp_pools_collect(&rig.server.pools);
 	return rig.pool->used_bytes == 0 && rig.pool->leaving_bytes == 0;
 }
@@ -499,7 +499,7 @@ void peer_send_lease(struct peer *control, uint64_t size_bytes)
 	peer_send(control, FP_WIRE_LEASE, bytes, sizeof(bytes));
 }
 
-/* RELEASE and ATTACH have one shape. */
+/* RELEASE and ATTACH have the same payload. */
 void peer_send_id(struct peer *control, enum fp_wire_type type, uint32_t lease_id)
 {
 	const struct fp_wire_release release = {.lease_id = lease_id};

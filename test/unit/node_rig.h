@@ -31,16 +31,16 @@ struct peer {
 	int fd;                     /* -1: closed */
 	int passed_fd;              /* came with the last frame; -1: none */
 	struct fp_conn *conn;       /* the node's end; it may be gone */
-	struct fp_wire_hello hello; /* as sent */
+	struct fp_wire_hello hello; /* what its HELLO contains */
 	struct fp_wire_welcome welcome;
-	uint64_t tag; /* of the last request */
+	uint64_t tag; /* the tag of the last request */
 };
 
 extern struct node_rig {
 	struct fp_node_server server;
 	struct fp_pool *pool;
-	bool hold_turns;  /* no turn is called */
-	bool hold_worker; /* what the worker has done is not looked at */
+	bool hold_turns;  /* no connection gets its turn */
+	bool hold_worker; /* nobody looks at what the worker has done */
 	bool worker_is_done;
 	bool waker_armed;
 	struct fp_op waker;
@@ -50,7 +50,7 @@ extern struct node_rig {
 int node_rig_setup(void **state);
 int node_rig_teardown(void **state);
 
-/* One round of the node's loop; it waits a moment at most. */
+/* Runs one round of the node's loop, which waits a moment at most. */
 void rig_round(void);
 void rig_rounds(unsigned n);
 
@@ -64,27 +64,27 @@ void rig_rounds(unsigned n);
 		}                                                                                            \
 	} while (0)
 
-/* The nth allocation of ours from now on fails, once. 0: none does. */
+/* The nth allocation of this thread from now on fails, once. nth 0: none fails. */
 void rig_fail_allocation(unsigned nth);
-/* True if it has failed. */
+/* True if that allocation has failed. */
 bool rig_failed(void);
 
-/* Looks at what the worker has done, after hold_worker. */
+/* Ends hold_worker, and looks at what the worker has done. */
 void rig_release_worker(void);
 
-/* Uses up the share of the connection's client, and calls no turn. */
+/* Makes the connection's client use up its share. From then on no connection gets its turn. */
 void rig_use_up(const struct peer *peer);
-/* How much of its share the connection's client has left. */
+/* Returns how much of its share the connection's client has left. */
 int64_t rig_credit(const struct peer *peer);
 
 /* ---- peers ---- */
 
-/* Connect, without a handshake. */
+/* These connect a peer, without a handshake. */
 struct peer peer_connect_unix(void);
 struct peer peer_connect_tcp(void);
-/* Closes the peer's end in order. */
+/* Closes the peer's end, so that the node sees an end of file. */
 void peer_close(struct peer *peer);
-/* Closes it so that the node sees a broken connection. */
+/* Closes the peer's end by a reset, so that the node sees a broken connection. */
 void peer_break(struct peer *peer);
 
 /* Sends bytes, while the node runs. */
@@ -101,42 +101,50 @@ bool peer_receive(struct peer *peer, struct fp_wire_header *ret_header, const ui
 const uint8_t *peer_expect(struct peer *peer, enum fp_wire_type type, size_t len);
 /* Receives an ERROR with that status for the last request. */
 void peer_expect_error(struct peer *peer, enum fp_wire_status status);
-/* The node sends nothing more. */
+/* Checks that the stream ends without another byte. */
 void peer_expect_end(struct peer *peer);
 
-/* Writes n PINGs of len bytes each to ret_bytes; the payload is the ping's number. Returns their
- * length. */
+/*
+ * Writes n PINGs to ret_bytes. The payload of each has len bytes with the ping's number. Returns
+ * the length of all n.
+ */
 size_t peer_encode_pings(struct peer *peer, unsigned n, size_t len, uint8_t *ret_bytes);
 /* Receives the answers to the last n PINGs, which must come in order. */
 void peer_expect_pongs(struct peer *peer, unsigned n, size_t len);
-/* One PING and its answer. */
+/* Sends one PING and receives its answer. */
 void peer_ping(struct peer *peer);
 /* From now on the kernel holds few bytes on the way to this peer. */
 void peer_make_narrow(const struct peer *peer);
 
-/* HELLO for a new session, or to join or resume that of session. */
+/*
+ * Sets the peer's HELLO. session NULL: it asks for a new session. Otherwise it joins or resumes the
+ * session of that peer.
+ */
 void peer_set_hello(struct peer *peer, enum fp_wire_purpose purpose, uint32_t features,
                     const struct peer *session);
-/* The handshake, with the hello set before. secret NULL: none. */
+/*
+ * The first two send one frame of the handshake. The third makes the whole handshake. They use the
+ * HELLO that was set before. secret NULL: none.
+ */
 void peer_send_hello(struct peer *peer);
 void peer_send_auth(struct peer *peer, const struct fp_wire_challenge *challenge, const char *secret);
 void peer_shake_hands(struct peer *peer, const char *secret);
-/* A session's control connection and a link of it. */
+/* The first opens a session's control connection, the second a link of that session. */
 struct peer peer_open(bool over_tcp, uint32_t features);
 struct peer peer_open_link(const struct peer *control, bool over_tcp);
 
 void peer_send_lease(struct peer *control, uint64_t size_bytes);
-/* RELEASE or ATTACH. */
+/* Sends a RELEASE or an ATTACH of the lease. */
 void peer_send_id(struct peer *control, enum fp_wire_type type, uint32_t lease_id);
 void peer_send_adopt(struct peer *child, const struct fp_wire_welcome *parent);
-/* Receives LEASED or ATTACHED. */
+/* Receives a LEASED or an ATTACHED. */
 struct fp_wire_leased peer_expect_leased(struct peer *control, enum fp_wire_type type);
-/* LEASE and its answer. Returns the lease's id. */
+/* Sends a LEASE and receives its answer. Returns the lease's id. */
 uint32_t peer_lease(struct peer *control, uint64_t size_bytes);
-/* READ or WRITE; data NULL for a READ. */
+/* Sends a READ or a WRITE. data: the bytes of a WRITE; NULL for a READ. */
 void peer_send_io(struct peer *link, enum fp_wire_type type, const struct fp_wire_seg *segs, unsigned n_segs,
                   const void *data);
-/* One segment of a lease, read or written. */
+/* These write or read one segment of a lease, and receive the answer. */
 void peer_write(struct peer *link, struct fp_wire_seg seg, const void *data);
 void peer_read(struct peer *link, struct fp_wire_seg seg, void *ret_data);
 

@@ -59,7 +59,8 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 	if (!region->mr)
 		return;
 	/*
-	 * fails here, because a working device would write to memory that is no longer registered
+	 * This fails if requests are still queued. A working device would then write to memory that
+	 * is no longer registered.
 	 */
 	assert_true(conn.closed || conn.n_queue == 0);
 	*(struct fp_verbs_region *)region->mr = (struct fp_verbs_region){0};

@@ -41,7 +41,7 @@ static inline void take_notice(void *user, const char *text)
 	snprintf(b.notice, sizeof(b.notice), "%s", text);
 }
 
-/* Opens a store over the ways to node 0, a lane, and a slot for every page. */
+/* Opens a store over the given ways to node 0, opens a lane, and gives every page a slot. */
 static inline void bench_open_ways(unsigned n_transports, unsigned n_addresses, uint64_t deadline_ns)
 {
 	struct fp_store_options options = {.lease_bytes = FAKE_LEASE_BYTES,

@@ -1,6 +1,4 @@
-/*
- * Affinity: a thread that makes most of the faults is held on its CPU, but only as long as it does.
- */
+/* Affinity: a thread is held on its CPU while it makes most of the faults, and no longer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

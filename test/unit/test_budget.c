@@ -178,7 +178,7 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	assert_int_equal(fp_budget_free(room), 1);
 	fp_budget_tried_in_vain(room, false);
 	assert_int_equal(fp_budget_take(room, 2), 1);
-	fp_budget_tried_in_vain(room, false); /* no grants are left: the next waits as the first did */
+	fp_budget_tried_in_vain(room, false); /* no grant is left: the next thread waits like the first */
 	assert_int_equal(fp_budget_take(room, 1), 0);
 	assert_true(fp_budget_tried_in_vain(room, true)); /* except where waiting can't help */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);

@@ -61,7 +61,7 @@ static void assert_range(unsigned i, const void *addr, size_t len, bool write)
 	assert_int_equal(far_rig.ranges[i].write, write);
 }
 
-/* The call pinned one range, and unpins it. */
+/* Checks that the call has pinned exactly this range. Then ends the call, which must unpin it. */
 static void assert_one_range(const void *addr, size_t len, bool write)
 {
 	assert_int_equal(far_rig.n_open, 1);
@@ -95,7 +95,10 @@ static void test_bytes(void **state)
 	assert_one_range(FAR(100), 144, true);
 }
 
-/* The upper half of an int argument is garbage; that of a size is not. */
+/*
+ * Of an int argument only the lower half counts, because the upper half may be garbage. Of a size
+ * both halves count.
+ */
 static void test_int_argument(void **state)
 {
 	assert_int_equal(prepare(bytes_of(INT(1), FP_NOARG, 0, 1), (long)FAR(0), (long)(GARBAGE | 64), 0), 0);
@@ -104,7 +107,7 @@ static void test_int_argument(void **state)
 	assert_one_range(FAR(0), 1ul << 32, true);
 }
 
-/* Lengths that no memory has: nothing is pinned, and the kernel reports them. */
+/* Lengths that no memory can have. Nothing is pinned, and the kernel reports the error. */
 static void test_impossible_lengths(void **state)
 {
 	assert_int_equal(prepare(bytes_of(1, FP_NOARG, 0, 16), (long)FAR(0), (1l << 60) + 1, 0), 0);
@@ -114,10 +117,10 @@ static void test_impossible_lengths(void **state)
 	assert_int_equal(prepare(bytes_of(1, FP_NOARG, 8, 1), (long)FAR(0), -1, 0), 0);
 	assert_no_range();
 	assert_int_equal(prepare(bytes_of(1, FP_NOARG, 0, 1), (long)FAR(0), -1, 0), 0);
-	assert_no_range(); /* it would end beyond all addresses */
+	assert_no_range(); /* the range would end beyond all addresses */
 }
 
-/* Only ranges that touch far memory are pinned, by one byte or more. */
+/* A range is pinned if at least one of its bytes is far. */
 static void test_borders(void **state)
 {
 	char *end = FAR((size_t)FAR_PAGES * FP_PAGE_SIZE);
@@ -134,7 +137,7 @@ static void test_borders(void **state)
 	assert_no_range();
 	assert_int_equal(prepare(bytes_of(1, FP_NOARG, 0, 1), 0, 100, 0), 0);
 	assert_no_range();
-	assert_true(fp_call_args_far(FAR(0), 0)); /* an address alone is as far as its byte */
+	assert_true(fp_call_args_far(FAR(0), 0)); /* an address without a length is far if its byte is */
 	assert_false(fp_call_args_far(end, 0));
 }
 
@@ -152,7 +155,10 @@ static void check_window(struct fp_call_piece piece, bool is_wide, unsigned long
 	assert_one_range(FAR(64), len, piece.write);
 }
 
-/* A window is narrow at first. Wide, it has 8 KiB, or what the row says if that is more. */
+/*
+ * A narrow window has 512 bytes, a wide one has 8 KiB. A row may ask for a longer wide window. An
+ * ioctl's number may ask for a longer window of either kind.
+ */
 static void test_windows(void **state)
 {
 	struct fp_call_piece window = piece_of(FP_PIECE_WINDOW, FP_NOARG, FP_NOARG), ioctls;
@@ -211,7 +217,7 @@ static void test_text(void **state)
 	assert_no_range();
 }
 
-/* A string beyond all limits is refused, not followed. */
+/* A string that exceeds the limit is refused. It is not read to its end. */
 static void test_text_too_long(void **state)
 {
 	memset(FAR(0), 'x', COPIED_MAX);
@@ -249,8 +255,10 @@ static void check_vector(struct iovec *iov, unsigned n, bool is_far)
 	assert_int_equal(far_rig.n_open, 0);
 }
 
-/* All buffers are pinned: few of them, more than lie in the job, and as many as the kernel
- * takes. */
+/*
+ * All buffers of a vector are pinned: a few buffers, more than have room in the job, and as many as
+ * the kernel takes.
+ */
 static void test_vectors(void **state)
 {
 	static const unsigned lengths[] = {1, 2, 15, 16, 17, 31, 33, 500, 1024};
@@ -268,7 +276,7 @@ static void test_odd_vectors(void **state)
 	struct fp_call_piece piece = piece_of(FP_PIECE_IOVEC, INT(1), FP_NOARG);
 	struct iovec local = {FAR(0), 10}, *last;
 
-	assert_int_equal(prepare(piece, (long)FAR(0), 1025, 0), 0); /* the kernel refuses it */
+	assert_int_equal(prepare(piece, (long)FAR(0), 1025, 0), 0); /* the kernel refuses so many */
 	assert_no_range();
 	assert_int_equal(prepare(piece, 0, 3, 0), 0);
 	assert_no_range();
@@ -286,7 +294,7 @@ static void test_odd_vectors(void **state)
 	close_behind(false);
 }
 
-/* Buffers of another process are none of our memory, whatever their addresses are. */
+/* Buffers of another process are never our far memory, whatever their addresses are. */
 static void test_vectors_of_processes(void **state)
 {
 	struct fp_call_piece piece = piece_of(FP_PIECE_IOVEC, 1, INT(2));
@@ -336,7 +344,10 @@ static void test_message(void **state)
 	fp_call_args_end(&job);
 }
 
-/* Of many messages the kernel writes the headers, also when it sends. Too many can't be pinned. */
+/*
+ * In a call with several messages the kernel writes their headers, even if the call sends. Too many
+ * messages can't be pinned.
+ */
 static void test_messages(void **state)
 {
 	static struct mmsghdr local[1024];
@@ -450,7 +461,10 @@ static void test_odd_strings(void **state)
 	fp_call_args_end(&job);
 }
 
-/* Together the copies have a limit, and what was copied so far is given back. */
+/*
+ * All copies of a call together have a limit. If a call exceeds it, the copies made so far are
+ * freed.
+ */
 static void test_strings_too_long(void **state)
 {
 	char *strings[12] = {NULL};
@@ -481,7 +495,7 @@ static void test_masks(void **state)
 	*far = bus | user;
 	far_rig_close();
 	assert_int_equal(prepare(piece, (long)far, 0, 0), 0);
-	assert_int_equal(*(uint64_t *)job.args[0], bus | user); /* not in this mode */
+	assert_int_equal(*(uint64_t *)job.args[0], bus | user); /* SIGBUS stays, in this mode */
 	fp_call_args_end(&job);
 	fp_sigmask_open();
 	assert_int_equal(prepare(piece, (long)far, 0, 0), 0);
@@ -515,7 +529,7 @@ static void test_masks_in_a_struct(void **state)
 	assert_int_equal(copy->size, sizeof(*mask));
 	assert_int_equal(*copy->mask, user);
 	fp_call_args_end(&job);
-	*far = (struct set_mask){mask, 4}; /* the kernel refuses it */
+	*far = (struct set_mask){mask, 4}; /* the kernel refuses this size */
 	assert_int_equal(prepare(piece, (long)far, 0, 0), 0);
 	assert_ptr_equal(((struct set_mask *)job.args[0])->mask, mask);
 	fp_call_args_end(&job);
@@ -571,7 +585,7 @@ static void test_fetch_and_store(void **state)
 	assert_int_equal(far_rig.n_faults, 0);
 	assert_int_equal(fp_call_args_store(FAR(FP_PAGE_SIZE - 1), local, 2), 0);
 	assert_int_equal(far_rig.n_faults, 0);
-	assert_int_equal(fp_call_args_fetch(bytes, local, 100), 0); /* from this stack */
+	assert_int_equal(fp_call_args_fetch(bytes, local, 100), 0); /* local memory, on this stack */
 	assert_int_equal(bytes[99], 'l');
 	assert_int_equal(fp_call_args_fetch(bytes, (void *)16, 8), -EFAULT);
 	assert_int_equal(fp_call_args_store((void *)16, bytes, 8), -EFAULT);
@@ -585,7 +599,7 @@ static void test_fetch_and_store(void **state)
 
 /* ---- the end of a call ---- */
 
-/* Of several pieces one can't be pinned: then none is, and the job can still be ended. */
+/* If one of several pieces can't be pinned, none is pinned. The job can still be ended. */
 static void test_all_or_nothing(void **state)
 {
 	const struct fp_call_piece pieces[FP_PIECES] = {bytes_of(1, FP_NOARG, 0, 1),

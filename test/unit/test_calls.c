@@ -54,7 +54,7 @@ static void check_row(const struct fp_row *row)
 	assert_true(FP_HOW_ARG(row->how) < FP_CALL_ARGS);
 }
 
-/* No row names an argument that no call has, or an unknown kind of memory. */
+/* A row names only arguments that a call can have, and only known kinds of memory. */
 static void test_rows(void **state)
 {
 	for (unsigned i = 0; i < fp_call_n_rows; i++)
@@ -116,7 +116,10 @@ static long record(long a, long b, long c, long d, long e, long f, long g)
 	return 0x123456789abcdef0;
 }
 
-/* The function of that name in this program goes through the entry of that row, with all it got. */
+/*
+ * The function of that name in this program calls the entry of that row, and passes on all
+ * arguments.
+ */
 static void check_wrapper(const char *symbol, const char *row)
 {
 	unsigned i = (unsigned)(row_of(row) - fp_call_rows);
@@ -246,7 +249,7 @@ static void test_messages(void **state)
 	close(fds[1]);
 }
 
-/* Six arguments, of which the last is a pointer, or a length. */
+/* Calls of six arguments. The last argument is a pointer (recvfrom) or a length (sendto). */
 static void test_addresses(void **state)
 {
 	struct sockaddr_in *to = (struct sockaddr_in *)(void *)FAR(0),
@@ -305,7 +308,10 @@ static void test_wide_window(void **state)
 	assert_int_equal(far_rig.n_pins, 2);
 }
 
-/* syscall(2) takes the row of its number, with the arguments one place further. */
+/*
+ * syscall(2) uses the row of the number that it gets. The arguments of that row come one place
+ * later.
+ */
 static void test_syscall(void **state)
 {
 	int fd = make_file();
@@ -381,7 +387,7 @@ static void test_long_vector(void **state)
 	close(fd);
 }
 
-/* A stream counts elements, also when the last one is incomplete. */
+/* fread returns the number of complete elements, and also reads the incomplete one at the end. */
 static void test_long_stream(void **state)
 {
 	int fd = file_of(LONG_BYTES);
@@ -395,7 +401,7 @@ static void test_long_stream(void **state)
 	fclose(stream);
 }
 
-/* From a pipe programs expect short reads, so it is read once. Writes are complete. */
+/* A pipe is read only once, because programs expect short reads from it. Writes are complete. */
 static void test_long_pipe(void **state)
 {
 	int fds[2];
@@ -413,7 +419,10 @@ static void test_long_pipe(void **state)
 	close(fds[1]);
 }
 
-/* MSG_WAITALL asks for all bytes, so they are received in parts; MSG_PEEK can't be. */
+/*
+ * MSG_WAITALL asks for all bytes, so the call receives them in parts. With MSG_PEEK it can't do
+ * that.
+ */
 static void test_long_receive(void **state)
 {
 	int fds[2];
@@ -447,7 +456,10 @@ static void test_long_datagram(void **state)
 	close(fds[1]);
 }
 
-/* An error before the first byte is reported; behind it, the count so far. */
+/*
+ * An error before the first byte is reported. After an error behind the first byte, the call
+ * returns the count so far.
+ */
 static void test_long_and_wrong(void **state)
 {
 	int fd = file_of(LONG_BYTES), fds[2];
@@ -463,9 +475,12 @@ static void test_long_and_wrong(void **state)
 	close(fds[1]);
 }
 
-/* ---- who is mediated ---- */
+/* ---- calls that go to the kernel as they are ---- */
 
-/* Calls of the agent itself go to the kernel as they are; those of a bare child, too. */
+/*
+ * Calls of the agent itself go to the kernel as they are. So do the calls of a child that a bare
+ * call made.
+ */
 static void test_who_is_not_mediated(void **state)
 {
 	int fd = make_file();

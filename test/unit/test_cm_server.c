@@ -182,7 +182,7 @@ static void a_device_goes(void **state)
 	leave(peer);
 }
 
-/* rdma_cm's failure stays, and each later look meets it. */
+/* A failure of rdma_cm stays, so each later look meets it again. It is told only once. */
 static void a_failure_is_told_once(void **state)
 {
 	struct fp_cm_server_peer *peer = enter(*state, 7);

@@ -69,7 +69,7 @@ static void test_every_cut(void **state)
 	peer_close(&peer);
 }
 
-/* More than one receive takes: the longest frames, one after the other. */
+/* Frames of the greatest length, one after the other: more than one receive can take. */
 static void test_many_long_frames(void **state)
 {
 	static uint8_t bytes[200 * (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)];
@@ -110,8 +110,10 @@ static void refuse_changed(size_t at, uint8_t byte, enum fp_wire_status status)
 	refuse(bytes, sizeof(bytes), status, 0);
 }
 
-/* A frame that is not understood ends the connection. Its tag means nothing, so the answer has
- * 0. */
+/*
+ * A frame that is not understood ends the connection. Its tag means nothing, so the answer's tag is
+ * 0.
+ */
 static void test_refused_frames(void **state)
 {
 	const size_t length = offsetof(struct fp_wire_header, length);
@@ -142,7 +144,10 @@ static void test_answers_before_a_refusal(void **state)
 
 /* ---- too many unsent answers ---- */
 
-/* Sends n PINGs to a peer that does not read. Returns how many answers were unsent at most. */
+/*
+ * Sends n PINGs and reads no answer at first. Returns how many answers were unsent at the same
+ * time, at most.
+ */
 static unsigned flood(struct peer *peer, unsigned n, size_t len, size_t *ret_held_bytes)
 {
 	static uint8_t bytes[200 * (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)];
@@ -204,7 +209,9 @@ static void test_limit_of_a_control_connection(void **state)
 	}
 }
 
-/* A link has max_requests, and its answers hold 128 KiB, or one answer more. */
+/*
+ * A link has at most max_requests unsent answers. These hold at most 128 KiB, or one answer more.
+ */
 static void test_limits_of_a_link(void **state)
 {
 	struct peer control = peer_open(false, 0), link = peer_open_link(&control, false);
@@ -325,7 +332,7 @@ static void test_without_memory(void **state)
 		while (rig.server.sessions.first)
 			fp_node_session_end(&rig.server.sessions, rig.server.sessions.first);
 	} while (rig_failed());
-	assert_int_equal(nth, N_PINGS + 1 + 1); /* an answer each, what is kept for later; then none */
+	assert_int_equal(nth, N_PINGS + 1 + 1); /* each answer, the kept rest, then no failure */
 }
 
 /* The descriptor is the node's, also if it has no memory for the connection. */
@@ -430,7 +437,7 @@ static void test_end_is_charged(void **state)
 	peer_close(&control);
 }
 
-/* An answer waits for its client's turn, and the connection does not end before it is sent. */
+/* An answer waits for its client's turn. The connection does not end before the answer is sent. */
 static void test_answer_waits_for_its_turn(void **state)
 {
 	struct peer peer;

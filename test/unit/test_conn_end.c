@@ -97,7 +97,10 @@ static void test_closing_while_answers_go_out(void **state)
 	peer_close(&peer);
 }
 
-/* A closing connection goes on to receive, whatever is unsent, lest it miss the peer's end. */
+/*
+ * A closing connection goes on receiving, whatever is unsent. Otherwise it would miss the peer's
+ * end of file.
+ */
 static void test_closing_receives(void **state)
 {
 	struct peer control = peer_open(false, 0), link = peer_open_link(&control, false);
@@ -134,7 +137,10 @@ static void test_closing_drops_what_was_kept(void **state)
 	AWAIT(rig.server.n_conns == 0);
 }
 
-/* It ends with the peer's end of file, and not while it only waits for its turn to receive. */
+/*
+ * A closing connection ends at the peer's end of file. It does not end while it only waits for its
+ * turn to receive.
+ */
 static void test_closing_waits_for_the_peer(void **state)
 {
 	struct peer stranger;
@@ -213,13 +219,13 @@ static void test_who_may_be_silent(void **state)
 	rig.server.config->limits.idle_timeout_ns = 0;
 	free_one = peer_open(true, 0);
 	fp_conn_tick(free_one.conn, UINT64_MAX);
-	control.conn->leasing = true; /* it waits for us, and not we for it */
+	control.conn->leasing = true; /* the node owes an answer, so the client may be silent */
 	fp_conn_tick(control.conn, fp_clock_ns() + 3600 * FP_NSEC_PER_SEC);
 	control.conn->leasing = false;
 	control.conn->heard_ns = 0;
 	rig_use_up(&control);
 	peer_send_bytes(&control, "F", 1);
-	AWAIT(control.conn->turn.client); /* nor while it waits for its turn */
+	AWAIT(control.conn->turn.client); /* while it waits for its turn, it may be silent too */
 	fp_conn_tick(control.conn, fp_clock_ns() + 7200 * FP_NSEC_PER_SEC);
 	rig.hold_turns = false;
 	assert_int_equal(STATE_OF(&near), FP_CONN_OPEN);
@@ -234,8 +240,10 @@ static void test_who_may_be_silent(void **state)
 
 /* ---- peers that go away ---- */
 
-/* An end of file is the end of the session; a reset leaves it to a resume, but not on a UNIX
- * socket. */
+/*
+ * An end of file ends the session. After a reset the session can be resumed, but not on a UNIX
+ * socket.
+ */
 static void test_end_and_break(void **state)
 {
 	static const struct {
@@ -344,7 +352,9 @@ static void test_killed_handles_nothing(void **state)
 
 /* ---- descriptors on their way ---- */
 
-/* Two descriptors may be on their way. All count until the peer has received every byte. */
+/*
+ * At most two descriptors may be on their way. Both count until the peer has received every byte.
+ */
 static void test_promised_descriptors(void **state)
 {
 	struct peer peer = peer_open(false, FP_WIRE_FEATURE_MEMFD);

@@ -1,4 +1,7 @@
-/* The guard of descriptors: which of them its own table has, and that the program's table stays. */
+/*
+ * The guard of descriptors: which descriptors its own table has, and that the program's table stays
+ * as it is.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +36,10 @@ static int open_vital(uint8_t mark)
 	return fd;
 }
 
-/* Two far memories mark theirs before either guard starts. */
+/*
+ * Two far memories mark their descriptors before either guard starts. Each guard takes only those
+ * with its own mark.
+ */
 static void takes_what_has_its_mark(void **state)
 {
 	struct fp_fdguard guards[2];
@@ -55,7 +61,10 @@ static void takes_what_has_its_mark(void **state)
 		fp_fd_close(fds[i]);
 }
 
-/* No number is lower. The guard needs a table of its own also then. */
+/*
+ * The vital descriptor is number 0, and no number is lower. The guard still needs a table of its
+ * own.
+ */
 static void keeps_descriptor_0(void **state)
 {
 	int saved = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);

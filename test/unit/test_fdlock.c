@@ -22,9 +22,9 @@
 #include "fdlock.h"
 
 #define ROUNDS 3u
-/* Steps only to every 17th instruction, because each costs an opening its wait. */
+/* Steps only to every 17th instruction, because each step costs the time that an opening waits. */
 #define STRIDE 17u
-/* The length of a call that does not wait. A call that waits may loop for long. */
+/* The most instructions of a call that does not wait. A call that waits may loop for long. */
 #define INSTRUCTIONS 300u
 
 /* Sanitizers add too many instructions to step through, and delay signals. */
@@ -72,8 +72,8 @@ static void *stay_in_a_call(void *hold)
 }
 
 /*
- * A forked child does not have the calls of other threads. If a handler forks inside a call, the
- * child has that call: its end must not disturb later calls.
+ * In a forked child, calls of the parent's other threads no longer count. If a handler forks inside
+ * a call, that call goes on in the child. Its end must not disturb later calls.
  */
 static void test_a_child_waits_for_nobody(void **state)
 {
@@ -93,8 +93,8 @@ static void test_a_child_waits_for_nobody(void **state)
 }
 
 /*
- * If a call in the same thread does not end, an opening gives up waiting. The same holds with
- * opening and call exchanged.
+ * If a call in the same thread does not end, an opening gives up waiting for it. A call gives up
+ * waiting for an opening in the same way.
  */
 static void test_nobody_waits_for_ever(void **state)
 {
@@ -196,10 +196,7 @@ static void test_a_forgotten_call_ends(void **state)
 
 static sigjmp_buf out;
 
-/*
- * The hold must lie above the holds of inner calls on the stack. A sanitizer may put variables
- * elsewhere.
- */
+/* Makes a call, inside which the function `within` runs. NULL: no function runs. */
 __attribute__((noinline, no_sanitize("address"))) static void call(void within(void))
 {
 	struct fp_fd_hold hold;

@@ -20,7 +20,7 @@
 #include "hist.h"
 #include "testrng.h"
 
-#define TOP_NS 100000000000ull /* 100 s, up to where the error is promised */
+#define TOP_NS 100000000000ull /* 100 s; up to here the error is promised */
 
 /* A random value. Each order of magnitude up to 100 s is equally likely. */
 static uint64_t random_ns(uint64_t *rng)

@@ -149,7 +149,7 @@ static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
 	assert_int_equal(fp_layout_is_free(&m->layout, start, end), all(m, start, end, false));
 }
 
-/* Where a walk over the pieces with one of these flags must begin. */
+/* Checks where a walk over the pieces with one of these flags must begin. */
 static void ask_with(const struct model *m, uint32_t start, uint32_t flags)
 {
 	const struct fp_piece *with = fp_layout_after_with(&m->layout, start, flags);

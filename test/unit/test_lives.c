@@ -72,7 +72,7 @@ static void bear(void)
 		life.rng = seed;
 		life.depth++;
 		memset(life.child, 0, sizeof(life.child));
-		if (pick(2)) /* otherwise its first request waits for that, or fails */
+		if (pick(2)) /* otherwise the child's first request waits for the adoption, or fails */
 			adopt();
 		live();
 	}

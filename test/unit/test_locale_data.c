@@ -1,6 +1,6 @@
 /*
- * What the C library allocates for the program and reads on every thread is allocated in a bracket,
- * so that it is local.
+ * What the C library allocates for the program and reads on every thread must be local. So the shim
+ * opens a bracket (local.h) around such allocations.
  */
 #include "far_rig.h"
 
@@ -22,7 +22,7 @@
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these have an allocator of their own */
 #define SEES_ALLOCATIONS 1
-static _Thread_local unsigned n_local, n_far; /* allocations in brackets and outside */
+static _Thread_local unsigned n_local, n_far; /* allocations inside brackets, and outside */
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
@@ -54,7 +54,7 @@ FP_INTERPOSE void *realloc(void *memory, size_t size)
 	return __libc_realloc(memory, size);
 }
 
-/* Here too, lest the loader mixes ours with its own. */
+/* free is here too, so that the loader does not mix our functions with its own. */
 FP_INTERPOSE void free(void *memory)
 {
 	__libc_free(memory);
@@ -156,13 +156,13 @@ static void test_additions_to_printf(void **state)
 
 static pthread_key_t keys[N_KEYS];
 
-/* A new thread: each block of values is still to be allocated. */
+/* Runs in a new thread, in which no block of values is allocated yet. */
 static void *set_values(void *arg)
 {
 	void *const value = &keys;
 
 	begin();
-	assert_int_equal(pthread_setspecific(keys[N_KEYS - 1], NULL), 0); /* nothing to keep */
+	assert_int_equal(pthread_setspecific(keys[N_KEYS - 1], NULL), 0); /* NULL needs no block */
 	assert_none();
 	assert_int_equal(pthread_setspecific(keys[0], value), 0);
 	assert_none();
@@ -170,7 +170,7 @@ static void *set_values(void *arg)
 	assert_local();
 	assert_ptr_equal(pthread_getspecific(keys[N_KEYS - 1]), value);
 	begin();
-	assert_int_equal(pthread_setspecific(keys[N_KEYS - 1], &value), 0); /* its block is there */
+	assert_int_equal(pthread_setspecific(keys[N_KEYS - 1], &value), 0); /* its block exists already */
 	assert_int_equal(tss_set(keys[N_KEYS - 2], value), thrd_success);
 	assert_none();
 	assert_ptr_equal(pthread_getspecific(keys[N_KEYS - 2]), value);
@@ -213,7 +213,7 @@ static void test_groups(void **state)
 	assert_true(setgroups((size_t)n, local) == 0 || errno == EPERM);
 	assert_none();
 	far_rig_close();
-	assert_int_equal(setgroups(65537, far), -1); /* it is not even read */
+	assert_int_equal(setgroups(65537, far), -1); /* the list is not even read */
 	assert_true(errno == EINVAL || errno == EPERM);
 	assert_int_equal(far_rig.n_faults, 0);
 	assert_none();

@@ -1,5 +1,5 @@
 /*
- * When a node's name is looked up: which answers are kept, and when the resolver is asked again.
+ * When a node's name is looked up, which answers are kept, and when the resolver is asked again.
  * The test replaces the resolver.
  */
 #include <setjmp.h>

@@ -62,7 +62,7 @@ struct world {
 	uint8_t message[2]; /* the thread's fault message, not read yet */
 	uint8_t fault, evictor, layout, reviver;
 	uint8_t fault_rw;     /* the page is being installed writable */
-	uint8_t old_resident; /* layout thread: the word that it claimed was resident */
+	uint8_t old_resident; /* the layout thread claimed a word that was resident */
 	uint8_t discards;
 	uint8_t lost; /* the node is away, and the slot's bytes with it */
 	uint8_t revivals;

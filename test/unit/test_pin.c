@@ -115,9 +115,9 @@ static void test_a_forked_child_keeps_its_own(void **state)
 /* ---- every interleaving of a caller and an evictor ---- */
 
 /*
- * The caller's steps: publish, look at the word (again while the page is under way), call, clear.
- * The evictor's steps: claim, look, take or put back. The model is sequentially consistent, because
- * the fences make the real code so.
+ * The caller publishes its pin, looks at the page's word (again while the page is under way), makes
+ * the call, and clears the pin. The evictor claims the page, looks for a pin, and takes the page or
+ * puts it back. The model is sequentially consistent, because the fences make the real code so.
  */
 enum { CALLER_START, CALLER_LOOKS, CALLER_CALLS, CALLER_DONE };
 enum { EVICTOR_START, EVICTOR_LOOKS, EVICTOR_TAKES, EVICTOR_PUTS_BACK, EVICTOR_DONE };

@@ -167,7 +167,7 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 	}
 }
 
-/* In a hurry nobody reconnects, so a read waits for one deadline only. */
+/* In a hurry nobody reconnects, so a read waits only until its deadline. */
 static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 {
 	bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
@@ -570,8 +570,8 @@ static void a_storm_loses_no_byte(void **state)
 }
 
 /*
- * The chosen interval may be long. But a node that takes silence for a break still gets several
- * heartbeats in its time.
+ * The chosen interval between heartbeats may be long. But a node may take a silence of a certain
+ * length for a break. Such a node gets several heartbeats in that time.
  */
 static void heartbeats_keep_a_session(void **state)
 {

@@ -1,6 +1,7 @@
 /*
  * Calls that the shim refuses: which ones, with which error and message, and that all others reach
- * the kernel. Each refusal speaks once in the life of a process, so each is heard in one test.
+ * the kernel. Each refusal prints its message only once in the life of a process, so only one test
+ * can hear it.
  */
 #include "far_rig.h"
 
@@ -39,7 +40,7 @@ static void test_seal(void **state)
 	assert_non_null(strstr(far_rig_heard(), "mseal was refused"));
 }
 
-/* The word of a thread's number may not touch far memory by one byte. */
+/* The word for a thread's number may not touch far memory, not even with one byte. */
 static void test_word_of_a_thread(void **state)
 {
 	assert_false(fp_refusals_clear_tid(FAR(0) - sizeof(pid_t)));
@@ -159,7 +160,7 @@ static bool is_in(const char *kind, const char *before)
 	return strcmp(now, before) == 0;
 }
 
-/* Another network is refused while nodes are reached by the network: also to root. */
+/* While nodes are reached over a network, a change to another network is refused, even to root. */
 static void test_network(void **state)
 {
 	char before[64] = {0};
@@ -192,7 +193,10 @@ static void test_network(void **state)
 	close(uts);
 }
 
-/* Before a process moves, its sessions are opened: from elsewhere it may not reach the nodes. */
+/*
+ * Before a process moves to another namespace, its sessions are opened. Perhaps it can't reach the
+ * nodes from there.
+ */
 static void test_sessions_come_first(void **state)
 {
 	static const int moves[] = {CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWUSER},

@@ -85,7 +85,10 @@ static bool is_allowed(enum fp_wire_type type, unsigned stage)
 	}
 }
 
-/* Any other request ends the connection, with the request's own tag. Others go on. */
+/*
+ * A request at the wrong stage ends the connection. The answer has the request's own tag. Other
+ * connections go on.
+ */
 static void test_out_of_turn(void **state)
 {
 	static const uint8_t types[] = {FP_WIRE_HELLO,   FP_WIRE_AUTH,  FP_WIRE_PING,   FP_WIRE_BYE,
@@ -205,7 +208,10 @@ static void test_host_has_no_memory(void **state)
 	peer_close(&control);
 }
 
-/* The connection breaks while its lease is made. The client never learns of it, so it goes back. */
+/*
+ * The connection breaks while its lease is made. The client never learns of the lease, so the lease
+ * is freed.
+ */
 static void test_break_while_a_lease_is_made(void **state)
 {
 	struct peer control = peer_open(true, 0);
@@ -215,7 +221,7 @@ static void test_break_while_a_lease_is_made(void **state)
 	AWAIT(control.conn->leasing);
 	fp_conn_cut(control.conn);
 	rig_rounds(N_IDLE_ROUNDS);
-	assert_int_equal(rig.server.n_conns, 1); /* the worker's answer needs it */
+	assert_int_equal(rig.server.n_conns, 1); /* it stays for the worker's answer */
 	rig_release_worker();
 	AWAIT(rig.server.n_conns == 0);
 	assert_int_equal(rig.server.sessions.n, 1);
@@ -256,7 +262,7 @@ static void test_memfd_is_passed(void **state)
 	memory = mmap(NULL, leased.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control.passed_fd, 0);
 	assert_ptr_not_equal(memory, MAP_FAILED);
 	assert_int_equal(memory[leased.size_bytes - 1], 0);
-	peer_send_id(&control, FP_WIRE_ATTACH, leased.lease_id); /* it is passed once */
+	peer_send_id(&control, FP_WIRE_ATTACH, leased.lease_id); /* a memfd is passed only once */
 	peer_expect_error(&control, FP_WIRE_NOT_PERMITTED);
 	assert_int_equal(munmap(memory, leased.size_bytes), 0);
 	peer_close(&control);
@@ -288,7 +294,7 @@ static void test_release(void **state)
 	struct peer control = peer_open(false, 0), other = peer_open(false, 0);
 	uint32_t id = peer_lease(&control, MIB);
 
-	peer_send_id(&other, FP_WIRE_RELEASE, id); /* its ids are its own */
+	peer_send_id(&other, FP_WIRE_RELEASE, id); /* this session has no lease with that id */
 	peer_expect_error(&other, FP_WIRE_DENIED);
 	peer_send_id(&control, FP_WIRE_RELEASE, id + 1);
 	peer_expect_error(&control, FP_WIRE_DENIED);
@@ -347,7 +353,7 @@ static void test_adopt(void **state)
 	assert_int_equal(peer_expect_leased(&child, FP_WIRE_ATTACHED).flags, FP_WIRE_LEASED_READ_ONLY);
 	peer_close(&parent);
 	AWAIT(rig.server.n_conns == 1);
-	assert_int_equal(rig.pool->used_bytes, MIB); /* until the child leaves, too */
+	assert_int_equal(rig.pool->used_bytes, MIB); /* until the child has left, too */
 	peer_close(&child);
 	AWAIT(rig.pool->used_bytes == 0);
 }
@@ -429,7 +435,10 @@ static struct peer resume(const struct peer *old)
 	return peer;
 }
 
-/* Until its client has used the new connection, the client may not know of it, and come again. */
+/*
+ * Until the client has used the new connection, it may know nothing of that connection, and may
+ * resume once more.
+ */
 static void test_first_request_confirms_a_resume(void **state)
 {
 	struct peer control = peer_open(true, 0), again;
@@ -438,7 +447,7 @@ static void test_first_request_confirms_a_resume(void **state)
 	again = resume(&control);
 	peer_expect_end(&control);
 	assert_true(again.conn->session->unconfirmed);
-	peer_close(&again); /* an end of file, but not yet the end */
+	peer_close(&again); /* an end of file, but the session stays */
 	AWAIT(rig.server.n_conns == 0 && rig.server.sessions.n == 1);
 	assert_true(rig.server.sessions.first->cut_off);
 	again = resume(&control);

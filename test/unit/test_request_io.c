@@ -280,7 +280,10 @@ static void test_release_while_written(void **state)
 	close_all();
 }
 
-/* An answer whose bytes are still in the lease is sent whole, as they were. */
+/*
+ * A lease is released while an answer has not sent all its bytes. The answer is still sent whole,
+ * with the bytes as they were.
+ */
 static void test_release_while_read(void **state)
 {
 	static uint8_t data[FP_WIRE_MAX_SEG_BYTES];
@@ -340,7 +343,10 @@ static void test_end_in_a_read(void **state)
 	close_all();
 }
 
-/* After a resume no byte of an old WRITE lands any more: its link is dead before the answer. */
+/*
+ * After a resume no byte of an old WRITE reaches the lease any more. The old link is dead before
+ * the client gets its answer.
+ */
 static void test_resume_fences_writes(void **state)
 {
 	struct peer control = peer_open(true, 0), link = peer_open_link(&control, true), again, new_link;
@@ -382,7 +388,10 @@ static void test_no_queue_pair(void **state)
 
 /* ---- allocations that fail ---- */
 
-/* Whichever allocation fails, the link ends, its session goes on, and the lease is in no use. */
+/*
+ * Whichever allocation fails, the link ends, its session goes on, and nothing uses the lease any
+ * more.
+ */
 static void test_without_memory(void **state)
 {
 	unsigned nth = 0;
@@ -407,7 +416,7 @@ static void test_without_memory(void **state)
 		AWAIT(rig.server.n_conns == 2);
 		assert_int_equal(fp_node_lease_find(&s.control.conn->session->leases, s.id)->uses, 0);
 	} while (failed);
-	assert_int_equal(nth, 2 + 1); /* an answer each; then none */
+	assert_int_equal(nth, 2 + 1); /* one for each answer; then none failed */
 	close_all();
 }
 

@@ -45,7 +45,7 @@ static void expect_rights(struct peer *control, bool may_lease, bool may_status,
 
 	peer_send_lease(control, MIB);
 	assert_int_equal(status_of_answer(control), may_lease ? FP_WIRE_OK : FP_WIRE_NOT_PERMITTED);
-	peer_send_adopt(control, &control->welcome); /* itself: refused even with the right */
+	peer_send_adopt(control, &control->welcome); /* adopting itself is refused even with the right */
 	assert_int_equal(status_of_answer(control), may_lease ? FP_WIRE_BAD_VALUE : FP_WIRE_NOT_PERMITTED);
 	peer_send(control, FP_WIRE_STATUS, NULL, 0);
 	assert_int_equal(status_of_answer(control), may_status ? FP_WIRE_OK : FP_WIRE_NOT_PERMITTED);
@@ -107,7 +107,10 @@ static void test_removed_secret(void **state)
 	peer_close(&control);
 }
 
-/* A token can be overheard: with secrets it does not give another client's memory. */
+/*
+ * Somebody may overhear a token. If the node has secrets, the token gives no access to another
+ * client's memory.
+ */
 static void test_adopt_of_another_client(void **state)
 {
 	struct peer parent, child, stranger;

@@ -265,8 +265,8 @@ static void copies(void **state)
 }
 
 /*
- * The client refuses a lease that it can't use with error, and gives it back if its id is known to
- * be good.
+ * If the client can't use a lease, the call fails with this error. The client gives the lease back
+ * if its id is known to be good.
  */
 static void assert_refused(struct node *node, int error, uint32_t released_id)
 {

@@ -168,8 +168,8 @@ static void every_way_of_a_set_parses_alone(void **state)
 }
 
 /*
- * auto tries rdma first, on the next port, if the build has rdma. It ends with tcp on the given
- * port.
+ * With the scheme auto, a client tries rdma first, on the next port, if the build has rdma. It ends
+ * with tcp on the given port.
  */
 static void automatic(void **state)
 {
