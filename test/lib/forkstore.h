@@ -274,10 +274,7 @@ static inline void reach(const struct point *point)
 	check(write(point->fd[1], "", 1) == 1);
 }
 
-/*
- * Waits until the other side has reached the point. Fails if the last process of the other side
- * ends.
- */
+/* Waits until another process has reached the point. Fails after WAIT_NS. */
 static inline void wait_for(struct point *point)
 {
 	struct pollfd fd = {.fd = point->fd[0], .events = POLLIN};
