@@ -1,6 +1,7 @@
 /*
- * Signals that are delivered on a local stack of ours: which stack an address is on, where the
- * program's handler then runs, what it finds there, and what it leaves behind.
+ * Signals that the kernel delivers on a local stack of the shim. Tests which stack an address is
+ * on, where the program's handler then runs, what the handler finds there, and what it leaves
+ * behind.
  */
 #include "far_rig.h"
 
@@ -49,14 +50,14 @@ static void test_own_stack(void **state)
 	assert_true(ss.ss_size >= 128u << 10);
 	assert_true(fp_sigstack_has(s, end) && fp_sigstack_has(s, start + 1));
 	assert_false(fp_sigstack_has(s, end + 1));
-	assert_true(fp_sigstack_has(s, start - 100)); /* an overflow is still on it */
+	assert_true(fp_sigstack_has(s, start - 100)); /* an overflow still counts as on it */
 	assert_false(fp_sigstack_has(s, start - FP_PAGE_SIZE));
 	memset(ss.ss_sp, 1, ss.ss_size);
 	memset(s->back, 1, s->back_len);
 	assert_true(s->back_len >= 2696); /* a frame with AVX-512 */
 	assert_int_equal(s->program.ss_flags, SS_DISABLE);
 	assert_int_equal(pipe(ends), 0);
-	assert_int_equal(write(ends[1], (char *)ss.ss_sp - 1, 1), -1); /* the page below has no access */
+	assert_int_equal(write(ends[1], (char *)ss.ss_sp - 1, 1), -1); /* the page below is inaccessible */
 	assert_int_equal(errno, EFAULT);
 	close(ends[0]);
 	close(ends[1]);
@@ -65,7 +66,10 @@ static void test_own_stack(void **state)
 	assert_int_equal(fp_sigstack_kernels(NULL).ss_flags, SS_DISABLE);
 }
 
-/* As the kernel decides: the first byte is not on it, the one behind the last is. */
+/*
+ * Decides as the kernel does: the first byte of the stack is not on it, the byte behind the last
+ * one is.
+ */
 static void test_programs_stack(void **state)
 {
 	struct fp_sigstack s = {.program = stack_of(stack, STACK_BYTES, 0)};
@@ -94,12 +98,12 @@ static void test_setting_a_stack(void **state)
 	assert_int_equal(set(&s, stack_of(stack, 2047, 0), on), -ENOMEM);
 	assert_int_equal(set(&s, stack_of(stack, 4096, 4), on), -EINVAL);
 	assert_int_equal(set(&s, stack_of(stack, 4096, SS_DISABLE | SS_ONSTACK), on), -EINVAL);
-	assert_int_equal(s.program.ss_flags, SS_DISABLE); /* none of them changed anything */
+	assert_int_equal(s.program.ss_flags, SS_DISABLE); /* none of these calls changed it */
 	assert_int_equal(set(&s, stack_of(stack, 2048, SS_ONSTACK), on), 0);
 	assert_int_equal(s.program.ss_flags, 0);
 	assert_ptr_equal(s.program.ss_sp, stack);
 	assert_int_equal(s.program.ss_size, 2048);
-	assert_int_equal(set(&s, stack_of(NULL, 0, SS_DISABLE), on), -EPERM); /* while on it */
+	assert_int_equal(set(&s, stack_of(NULL, 0, SS_DISABLE), on), -EPERM); /* the thread is on it */
 	assert_int_equal(set(&s, stack_of(stack, 4096, DISARM), on + 2048), 0);
 	assert_int_equal(s.program.ss_flags, DISARM);
 	assert_int_equal(set(&s, stack_of(stack, 1, SS_DISABLE), on), 0);
@@ -108,7 +112,10 @@ static void test_setting_a_stack(void **state)
 	assert_int_equal(s.program.ss_flags, SS_DISABLE);
 }
 
-/* The program's call changes what is kept for it, and never the kernel's stack of the thread. */
+/*
+ * The program's sigaltstack changes what the shim keeps for the program. It never changes the
+ * signal stack that the kernel has for the thread.
+ */
 static void test_sigaltstack(void **state)
 {
 	stack_t ours, kernels, old, wanted = stack_of(stack, STACK_BYTES, 0);
@@ -137,11 +144,11 @@ static void test_sigaltstack(void **state)
 /* ---- where the handler runs ---- */
 
 static struct {
-	struct sigaction action; /* the program's */
-	uint64_t mask;           /* under which its handler runs */
+	struct sigaction action; /* the program's action */
+	uint64_t mask;           /* the mask under which its handler runs */
 	bool stayed;             /* fp_sigframe_run returned */
 	unsigned n_stayed;
-	void (*again)(void); /* called when it returned for the first time */
+	void (*again)(void); /* called after fp_sigframe_run returned for the first time */
 	unsigned n_runs;
 	uintptr_t at, context_at, sp;
 	siginfo_t info;
@@ -185,7 +192,7 @@ static void kernels_handler(int sig, siginfo_t *info, void *context)
 		h.again();
 }
 
-/* Sends itself a signal with this value; the handler has run when it returns. */
+/* Sends the process itself a signal with this value. When send returns, the handler has run. */
 static void send(int value)
 {
 	assert_int_equal(sigqueue(getpid(), SIGUSR1, (union sigval){.sival_int = value}), 0);
@@ -206,7 +213,10 @@ static void begin(int flags, void (*inside)(ucontext_t *context))
 	fp_sigstack_own()->program = stack_of(NULL, 0, SS_DISABLE);
 }
 
-/* The handler runs below the interrupted frame and its red zone, with all that it was given. */
+/*
+ * The handler runs below the interrupted frame and that frame's red zone. It gets the signal's
+ * information and its own mask.
+ */
 static void test_on_the_interrupted_stack(void **state)
 {
 	uint64_t before = mask_now();
@@ -233,7 +243,10 @@ static bool is_on(uintptr_t addr)
 	return addr > (uintptr_t)stack && addr <= (uintptr_t)stack + STACK_BYTES;
 }
 
-/* It begins at the end of the program's signal stack, whose address its context tells. */
+/*
+ * The handler begins at the end of the program's signal stack. Its context tells the address of
+ * that stack.
+ */
 static void test_on_the_programs_stack(void **state)
 {
 	begin(SA_ONSTACK, NULL);
@@ -245,13 +258,16 @@ static void test_on_the_programs_stack(void **state)
 	assert_ptr_equal(h.stack_inside.ss_sp, stack);
 	assert_int_equal(h.stack_inside.ss_size, STACK_BYTES);
 	assert_true(h.in_use);
-	begin(0, NULL); /* a handler that does not ask for it */
+	begin(0, NULL); /* a handler without SA_ONSTACK */
 	fp_sigstack_own()->program = stack_of(stack, STACK_BYTES, 0);
 	send(1);
 	assert_false(is_on(h.at));
 }
 
-/* It asks for a signal stack, and the program has none: it stays on ours. */
+/*
+ * The handler asks for a signal stack, but the program has none. So the signal stays on the shim's
+ * stack.
+ */
 static void test_without_a_stack(void **state)
 {
 	begin(SA_ONSTACK, NULL);
@@ -271,7 +287,10 @@ static void send_on_ours(void)
 	send(2);
 }
 
-/* A handler that interrupts one on our stack stays there, whatever it asks for. */
+/*
+ * A signal that interrupts a handler on the shim's stack stays on that stack, whatever its handler
+ * asks for.
+ */
 static void test_on_our_stack(void **state)
 {
 	begin(SA_ONSTACK, NULL);
@@ -290,7 +309,9 @@ static void send_another(ucontext_t *context)
 	send(2);
 }
 
-/* A signal in a handler: the second runs below the first, on the same stack. */
+/*
+ * A signal comes during a handler. The second handler runs below the first one, on the same stack.
+ */
 static void test_nested(void **state)
 {
 	begin(SA_ONSTACK, send_another);
@@ -301,7 +322,7 @@ static void test_nested(void **state)
 	assert_true(is_on(h.at) && h.at < outer_at - RED_ZONE);
 }
 
-/* ---- what it leaves behind ---- */
+/* ---- what the handler leaves behind ---- */
 
 static void block_and_move(ucontext_t *context)
 {
@@ -310,7 +331,10 @@ static void block_and_move(ucontext_t *context)
 	memcpy(&context->uc_sigmask, &mask, sizeof(mask));
 }
 
-/* The mask in the context is the thread's after the return. SIGBUS is left out of it. */
+/*
+ * After the return the thread has the mask that the handler wrote into its context, but without
+ * SIGBUS.
+ */
 static void test_mask_after_return(void **state)
 {
 	uint64_t before = mask_now();
@@ -333,7 +357,10 @@ static void clobber_registers(ucontext_t *context)
 	__asm__ volatile("pcmpeqd %%xmm7, %%xmm7\n xor %%r12d, %%r12d" ::: "xmm7", "r12");
 }
 
-/* Sends a signal between two looks at registers, and at the bytes below the stack pointer. */
+/*
+ * Sends a signal. Before and after it, looks at two registers and at the bytes below the stack
+ * pointer.
+ */
 static void look_around_signal(uint32_t xmm, uint64_t r12, uint32_t *ret_xmm, uint64_t *ret_r12)
 {
 	long pid = getpid(), tid = (long)fp_raw(SYS_gettid, 0, 0, 0, 0, 0, 0), red_zone_left = RED_ZONE;
@@ -365,7 +392,10 @@ static void clobber_wide(ucontext_t *context)
 	__asm__ volatile("vxorps %%ymm7, %%ymm7, %%ymm7" ::: "xmm7");
 }
 
-/* The kernel's frame is longer than the registers that every processor has; all of it returns. */
+/*
+ * Besides the registers that every processor has, the kernel's frame has wide ones. All of them are
+ * restored.
+ */
 static void test_wide_registers(void **state)
 {
 	uint32_t before[8] = {1, 2, 3, 4, 5, 6, 7, 8}, after[8];
@@ -384,7 +414,9 @@ static void test_wide_registers(void **state)
 	assert_memory_equal(after, before, sizeof(before));
 }
 
-/* Registers return as they were, or as the handler has written them into its context. */
+/*
+ * After the return, registers are as before, or as the handler has written them into its context.
+ */
 static void test_registers(void **state)
 {
 	uint32_t xmm;
@@ -407,7 +439,7 @@ static void check_alignment(ucontext_t *context)
 	assert_int_equal((uintptr_t)context->uc_mcontext.fpregs % 64, 0);
 	assert_true((uintptr_t)context->uc_mcontext.fpregs > (uintptr_t)context);
 	assert_true(is_on((uintptr_t)context->uc_mcontext.fpregs));
-	assert_int_equal(h.context_at % 16, 0); /* the return address lies below it */
+	assert_int_equal(h.context_at % 16, 0); /* the return address lies below the context */
 }
 
 /* Wherever the program's stack ends, the frame is aligned as the kernel's would be. */
@@ -426,7 +458,7 @@ static void jump_away(ucontext_t *context)
 	siglongjmp(h.jump, 1);
 }
 
-/* A handler may leave by a jump, again and again: nothing of ours fills up. */
+/* A handler may jump away again and again. Nothing of the shim is used up by that. */
 static void test_jumps(void **state)
 {
 	uint64_t before = mask_now();
@@ -445,11 +477,14 @@ static void test_jumps(void **state)
 
 static void set_another(ucontext_t *context)
 {
-	assert_int_equal(fp_sigstack_own()->program.ss_flags, SS_DISABLE); /* disarmed meanwhile */
+	assert_int_equal(fp_sigstack_own()->program.ss_flags, SS_DISABLE); /* the stack is unset meanwhile */
 	assert_int_equal(set(fp_sigstack_own(), stack_of(stack, STACK_BYTES, 0), 0), 0);
 }
 
-/* SS_AUTODISARM: the stack is unset while the handler runs, and set again by its return. */
+/*
+ * SS_AUTODISARM: the program's signal stack is unset while the handler runs, and set again when the
+ * handler returns.
+ */
 static void test_disarmed_stack(void **state)
 {
 	begin(SA_ONSTACK, set_another);
@@ -457,7 +492,7 @@ static void test_disarmed_stack(void **state)
 	send(1);
 	assert_int_equal(h.n_runs, 1);
 	assert_true(is_on(h.at));
-	assert_true(h.in_use); /* it runs there all the same */
+	assert_true(h.in_use); /* the handler runs on it all the same */
 	assert_int_equal(fp_sigstack_own()->program.ss_flags, DISARM);
 	assert_int_equal(fp_sigstack_own()->program.ss_size, STACK_BYTES);
 }
@@ -470,7 +505,10 @@ static void run_child(size_t stack_bytes)
 	_exit(h.n_runs == 1 ? 0 : 1);
 }
 
-/* A stack that is too small for the frame ends the program with a message, as nothing can run. */
+/*
+ * A signal stack that is too small for the frame ends the program with a message, because no
+ * handler can run.
+ */
 static void test_full_stack(void **state)
 {
 	static const struct {
@@ -500,7 +538,10 @@ static void test_full_stack(void **state)
 static pthread_key_t late_key;
 static struct fp_sigstack *late_own;
 
-/* A destructor of the program, after ours was called for the first time. */
+/*
+ * A destructor of the program, which runs after the shim's destructor was called for the first
+ * time.
+ */
 static void look_late(void *arg)
 {
 	late_own = fp_sigstack_own();
@@ -517,7 +558,7 @@ static void *use_stack(void *arg)
 	return fp_sigstack_own() == arg && kernels.ss_sp == fp_sigstack_kernels(arg).ss_sp ? arg : NULL;
 }
 
-/* A thread's stack is its own, and is unmapped at its end. */
+/* A thread has a signal stack of its own, which is unmapped when the thread ends. */
 static void test_stack_of_a_thread(void **state)
 {
 	struct fp_sigstack *own = fp_sigstack_own(), *s = fp_sigstack_new();
@@ -532,7 +573,7 @@ static void test_stack_of_a_thread(void **state)
 	assert_int_equal(pthread_join(thread, &right), 0);
 	assert_non_null(right);
 	assert_ptr_equal(fp_sigstack_own(), own);
-	assert_ptr_equal(late_own, s); /* other destructors still have it */
+	assert_ptr_equal(late_own, s); /* other destructors still find it */
 	assert_int_equal(mincore(memory, FP_PAGE_SIZE, &present), -1);
 	assert_int_equal(errno, ENOMEM);
 }
