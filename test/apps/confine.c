@@ -3,7 +3,7 @@
  * own. Room: test/apps; it knows nothing of Farpage.
  *
  *   docker COMMAND...  runs a command without io_uring and userfaultfd, like Docker by default
- *   strict             permits itself only writing and ending, then checks its bytes
+ *   strict             permits itself only the calls that write and exit, then checks its bytes
  *   all-threads        forbids io_uring and userfaultfd to all its threads, then checks its bytes
  *   userfaultfd        serves the faults of a mapping of its own
  */

@@ -136,8 +136,8 @@ static void stopped_for_longer_than_the_deadline(void **state)
 }
 
 /*
- * The answer to a control call comes too late. The session stays in step, and the granted lease is
- * given back.
+ * The answer to a control call comes too late. Later answers still match their calls, and the
+ * granted lease is given back.
  */
 static void stopped_during_a_control_call(void **state)
 {

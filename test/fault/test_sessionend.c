@@ -233,8 +233,8 @@ static uint64_t *map(const struct scene *s, size_t pages)
 }
 
 /*
- * Writes, reads and unmaps a further mapping of as many pages. The node has to lend memory for this
- * mapping.
+ * Writes, reads and unmaps a further mapping of MORE_PAGES pages. The node has to lend memory for
+ * this mapping.
  */
 static void use_more(struct scene *s)
 {

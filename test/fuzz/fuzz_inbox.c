@@ -20,7 +20,7 @@ struct frames {
 	struct {
 		struct fp_wire_header header;
 		uint32_t data_bytes, n_segs;
-		uint8_t sum; /* sum of the payload's bytes that are in the head */
+		uint8_t sum; /* sum of the payload's bytes that the inbox keeps in its field head */
 	} frame[MAX_FRAMES];
 };
 

@@ -141,8 +141,8 @@ static inline void check_all(void)
 }
 
 /*
- * Checks a slot that the store handed out. No child may hold it, not even a dead child of which
- * nobody knows yet that it is dead.
+ * Checks a slot that the store handed out. No child may hold it, not even a dead child whose end is
+ * not known yet.
  */
 static inline void check_unheld(uint64_t slot)
 {

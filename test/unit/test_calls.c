@@ -341,7 +341,7 @@ static void test_lock_that_is_free(void **state)
 	assert_int_equal(pthread_mutex_unlock(mutex), 0);
 }
 
-/* ---- calls whose memory is too long ---- */
+/* ---- calls whose memory is too long to be pinned at once ---- */
 
 static int file_of(size_t len)
 {

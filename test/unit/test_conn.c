@@ -228,7 +228,10 @@ static void test_limits_of_a_link(void **state)
 	peer_close(&control);
 }
 
-/* With one answer unsent nothing more is received, and nothing that has arrived is handled. */
+/*
+ * At the limit of one unsent answer, nothing more is received, and nothing that has arrived is
+ * handled.
+ */
 static void test_nothing_is_received_at_the_limit(void **state)
 {
 	struct peer control = peer_open(false, 0), link = peer_open_link(&control, false);
@@ -292,8 +295,9 @@ static void test_size_of_a_send(void **state)
 	peer_close(&control);
 }
 
-/* Requests that arrived behind the limit are kept and answered, also after the peer's end of
- * file. */
+/*
+ * Requests that arrived beyond the limit are kept and answered, also after the peer's end of file.
+ */
 static void test_kept_requests_are_answered(void **state)
 {
 	uint8_t bytes[N_PINGS * FP_WIRE_HEADER_BYTES];

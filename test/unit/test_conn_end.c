@@ -118,7 +118,7 @@ static void test_closing_receives(void **state)
 	peer_close(&control);
 }
 
-/* Requests that were kept for later are dropped at the end, and do not hold it up. */
+/* Requests that were kept for later are dropped at the end, and do not delay the end. */
 static void test_closing_drops_what_was_kept(void **state)
 {
 	uint8_t bytes[FP_WIRE_HEADER_BYTES];

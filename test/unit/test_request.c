@@ -393,7 +393,7 @@ static void test_status(void **state)
 	peer_send(&control, FP_WIRE_STATUS, NULL, 0);
 	assert_true(peer_receive(&control, &header, &payload));
 	AWAIT(!control.conn->sending);
-	/* receiving and handling it, printing each byte, and sending them */
+	/* the cost of receiving and handling the request, of printing each byte, and of sending */
 	assert_int_equal(before - rig_credit(&control), FP_WIRE_HEADER_BYTES + 2048 + 12 * header.length +
 	                                                    16384 + FP_WIRE_HEADER_BYTES + header.length);
 	assert_int_equal(header.type, FP_WIRE_STATUS_REPLY);
