@@ -4,7 +4,7 @@
  * the child has ended. It also measures children that exec another program, and calls that copy no
  * memory (posix_spawn, vfork, system). It prints medians, in µs. Room: test/bench.
  *
- *   forkcost FARPAGE [MIB...]     three rows for each size: plain, all of it local, a quarter of it local
+ *   forkcost FARPAGE [MIB...]     each size in three rows: plain, all local, a quarter local
  *   forkcost measure MIB          one row, of this process
  */
 #include <errno.h>

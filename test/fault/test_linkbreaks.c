@@ -315,7 +315,7 @@ static int body_out_of_patience(void *arg)
 	begin(s, FP_NSEC_PER_SEC);
 	fresh = map_fresh(s);
 	page = a_remote_page(s);
-	for (uint32_t p = page; p < page + 4; p++) /* walks forward, so that remote pages are read ahead */
+	for (uint32_t p = page; p < page + 4; p++) /* forward, so that remote pages are read ahead */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	while (is_here(s, page))
 		page++;

@@ -142,7 +142,7 @@ static int body_stale_queue(void *arg)
 
 		memset(far, 1, piece * FP_PAGE_SIZE);
 		trial_check(fp_space_unmap(s.space, far, piece * FP_PAGE_SIZE) == 0, "no munmap");
-		map(&s, piece); /* this mapping stays untouched, so that the next piece is a new mapping */
+		map(&s, piece); /* stays untouched, so that the next piece is a new mapping */
 	}
 	s.far = map(&s, 4 * LOCAL_PAGES);
 	begun_ns = fp_clock_ns();

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define MAX_PAIRS   16
-#define HELD_BYTES  (1u << 20) /* the most bytes held back for one connection; more stay in its socket */
+#define HELD_BYTES  (1u << 20) /* the most bytes held back for a connection; more stay in its socket */
 #define PIECE_BYTES 65536u
 #define PATIENCE_S  10
 
