@@ -129,8 +129,8 @@ int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 int fp_statspage_alive(const struct fp_statspage *page);
 
 /*
- * The number in a page's name PID.stats, usually that of its process. -EINVAL: the name has another
- * form.
+ * Returns the PID in the name PID.stats of a stats page: usually that of its process. -EINVAL: the
+ * name has another form.
  */
 int fp_statspage_owner(const char *name);
 

@@ -149,7 +149,7 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 }
 
 /*
- * The loop goes on from 1023.95, not from 1024, because 1023.95 would be rounded up to "1024.0".
+ * A value from 1023.95 on is told in the next larger unit, because it would be printed as "1024.0".
  * The bounds of fp_time_format are chosen in the same way.
  */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)

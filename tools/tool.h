@@ -26,8 +26,9 @@ struct fp_tool {
 	const char *summary;
 	const char *help;                /* --help before the options; the first line is the usage */
 	const struct fp_option *options; /* NULL: it has no option but --help */
-	const struct fp_tool *const
-	    *commands; /* its own subcommands, which end with NULL; NULL: it has none */
+	/* An array of its own subcommands, behind the last one a NULL. NULL instead: it has
+	 * none. */
+	const struct fp_tool *const *commands;
 	bool takes_arguments;
 	/*
 	 * The first argument is a command to run, and the options end there. A usage error then

@@ -91,10 +91,9 @@ void fp_cm_server_link_check(struct fp_cm_server_link *link)
 	if (r == 0 && watch_link(link) == 0)
 		return;
 	/*
-	 * On InfiniBand and RoCE the peer's good-bye leaves our queue pair alone. Only an error on
-	 * our side breaks it, and the only possible one is a request that we refused. On iWARP the
-	 * queue pair breaks whenever the connection ends. There the device's event tells that we
-	 * refused a request, and rdma_cm's event tells of a plain end.
+	 * The queue pair is broken. On InfiniBand and RoCE only a request that we refused breaks
+	 * it: the end of a connection does not. On iWARP each end of a connection breaks it. There
+	 * the link stays until the device tells of a refused request, or rdma_cm of the end.
 	 */
 	if (is_iwarp(link->peer) || fp_verbs_domain_dead(link->peer->domain))
 		unwatch_link(link);

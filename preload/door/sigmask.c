@@ -1,7 +1,7 @@
 /*
- * See sigmask.h. Calls that take the address of a mask are rows of calls.def. In these rows the
- * piece MASK leaves SIGBUS out. This file has the older calls, because the C library's versions of
- * them would bypass those rows.
+ * See sigmask.h. Calls that take the address of a mask are rows of calls.def. There the piece MASK
+ * takes SIGBUS out of the mask. This file has the old calls without a mask, such as sighold. The C
+ * library would change the mask inside of them, where no row sees it.
  */
 #include "sigmask.h"
 

@@ -502,7 +502,7 @@ FP_INTERPOSE int sigignore(int sig)
 	return sigaction(sig, &action, NULL);
 }
 
-/* Changes SA_RESTART of the program's action, as that is a flag of the action. */
+/* Sets or clears SA_RESTART in the action that we keep for the program: the kernel's is ours. */
 FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 {
 	struct sigaction action;

@@ -15,7 +15,7 @@
 #include "cleanup.h"
 #include "forkstore.h"
 
-/* Runs a test twice: over requests, and over load and store. */
+/* Runs a test twice: once the pages are read by requests, once by copies from mapped leases. */
 #define EACH_WAY(way) for (unsigned way = 0; way < 2; way++, reset(NULL))
 
 /* ---- which process frees slots first ---- */

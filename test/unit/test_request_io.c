@@ -224,7 +224,7 @@ static void test_longest(void **state)
 	close_all();
 }
 
-/* Requests behind one that is denied are served: its data was skipped exactly. */
+/* A WRITE is denied. The next one is served, so the data of the first was skipped to the byte. */
 static void test_in_step_after_a_denial(void **state)
 {
 	uint8_t bytes[2 * (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_TABLE + 100)],

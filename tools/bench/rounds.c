@@ -17,11 +17,12 @@
 #include "pattern.h"
 #include "secret.h"
 
-#define MIN_BYTES   (64u << 10)
-#define MAX_BYTES   (1ull << 40)
-#define FLOOR_PAGES (size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor has no more pages than this */
-#define INLINE      1
-#define BOTH        2
+#define MIN_BYTES (64u << 10)
+#define MAX_BYTES (1ull << 40)
+#define FLOOR_PAGES                                                                                          \
+	(size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* 64 MiB: the floor is measured on no more */
+#define INLINE 1
+#define BOTH   2
 
 static const char *const mode_names[] = {"thread", "inline", "both", NULL};
 

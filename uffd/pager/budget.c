@@ -59,9 +59,9 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 }
 
 /*
- * The most pages that may be resident: the larger of two numbers, plus the granted pages. One
- * number is the budget. The other is the pinned pages, plus half the budget or the threads' need,
- * whichever is larger.
+ * The most pages that may be resident: max(budget, pinned + max(budget / 2, need)) + granted.
+ * Pinned pages can't leave, so half of the budget, or what the threads need, is kept free beside
+ * them.
  */
 static uint64_t limit(const struct fp_budget *budget)
 {
