@@ -76,6 +76,8 @@ struct fp_statspage {
 	_Atomic uint64_t resident_bytes;
 	_Atomic uint64_t resident_peak_bytes;
 	_Atomic uint64_t remote_bytes; /* bytes of the slots in use */
+	/* From here to not_far_bytes all are counters: tools/stats_dir.c adds them up over
+	 * programs. */
 	_Atomic uint64_t faults[FP_FAULT_KINDS];
 	_Atomic uint64_t prefetched_pages;
 	_Atomic uint64_t fetched_bytes;

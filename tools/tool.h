@@ -26,8 +26,7 @@ struct fp_tool {
 	const char *summary;
 	const char *help;                /* --help before the options; the first line is the usage */
 	const struct fp_option *options; /* NULL: it has no option but --help */
-	/* An array of its own subcommands, behind the last one a NULL. NULL instead: it has
-	 * none. */
+	/* Its own subcommands: an array that ends with a NULL element. NULL if it has none. */
 	const struct fp_tool *const *commands;
 	bool takes_arguments;
 	/*

@@ -99,7 +99,7 @@ static bool any_device(void)
 	return fp_rdma_devices(&device, 1) > 0;
 }
 
-/* Fails if there is no device for the transport rdma+tcp. An iWARP device is none. */
+/* Fails if there is no device for the transport rdma+tcp. iWARP devices can't be used for it. */
 static int check_device(const struct fp_cm_server *server)
 {
 	FP_CLEANUP(fp_cleanup_verbs_domain) struct fp_verbs_domain *domain = NULL;

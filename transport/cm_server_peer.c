@@ -92,8 +92,9 @@ void fp_cm_server_link_check(struct fp_cm_server_link *link)
 		return;
 	/*
 	 * The queue pair is broken. On InfiniBand and RoCE only a request that we refused breaks
-	 * it: the end of a connection does not. On iWARP each end of a connection breaks it. There
-	 * the link stays until the device tells of a refused request, or rdma_cm of the end.
+	 * it; closing the connection does not. On iWARP closing the connection breaks it, too. So
+	 * there the link stays until the device reports a refused request, or rdma_cm reports that
+	 * the connection is closed.
 	 */
 	if (is_iwarp(link->peer) || fp_verbs_domain_dead(link->peer->domain))
 		unwatch_link(link);

@@ -502,7 +502,10 @@ FP_INTERPOSE int sigignore(int sig)
 	return sigaction(sig, &action, NULL);
 }
 
-/* Sets or clears SA_RESTART in the action that we keep for the program: the kernel's is ours. */
+/*
+ * Sets or clears SA_RESTART in the action that we keep for the program. The kernel has an action of
+ * ours, which stays as it is.
+ */
 FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 {
 	struct sigaction action;

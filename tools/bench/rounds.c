@@ -20,7 +20,7 @@
 #define MIN_BYTES (64u << 10)
 #define MAX_BYTES (1ull << 40)
 #define FLOOR_PAGES                                                                                          \
-	(size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* 64 MiB: the floor is measured on no more */
+	(size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor is measured on at most 64 MiB */
 #define INLINE 1
 #define BOTH   2
 
