@@ -368,7 +368,7 @@ static void page_copy(enum fp_io_op op, char *remote, char *local)
 		memcpy(remote, local, FP_PAGE_SIZE);
 }
 
-/* True if a page must not wait: its node is lost, or the node's breaker is spent. */
+/* True if a page must not wait: its node is lost, or was cut off for longer than the patience. */
 static bool refuses(uint64_t breaker)
 {
 	return fp_breaker_state(breaker) == FP_BREAKER_LOST || fp_breaker_spent(breaker);

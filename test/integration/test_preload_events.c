@@ -71,8 +71,8 @@ static void cut_off(char *p)
 }
 
 /*
- * The agent will end the process. Until then the process may go on as long as its bytes are right.
- * They are right if none of them was remote.
+ * The agent will end the process. The process is allowed to run until then, but only if it sees the
+ * right bytes at p. It does if none of them was remote.
  */
 static void look_at(char *p, size_t len)
 {

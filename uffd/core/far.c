@@ -370,8 +370,8 @@ static void grow_queue(struct fp_far *far)
 
 /*
  * Takes some of the oldest entries out of a full queue, and drops the stale ones: their pages left
- * local memory without the evictor. Returns false if none was stale, because many more pages are
- * local than the budget allows.
+ * local memory without the evictor. Returns false if none was stale. Then the queue is full of
+ * local pages: many more than the budget allows.
  */
 static bool drop_stale_entries(struct fp_far *far)
 {
