@@ -15,7 +15,7 @@
 /* True if RLIMIT_MEMLOCK does not apply (CAP_IPC_LOCK). Asked once, while the process begins. */
 static bool is_beyond_limits(void)
 {
-	static atomic_int known; /* 0: not asked yet; 1: beyond the limit; 2: not */
+	static atomic_int known; /* 0: not asked yet; 1: the limit does not apply; 2: it applies */
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2] = {{0}};
 

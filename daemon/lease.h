@@ -150,8 +150,8 @@ bool fp_pools_collect(struct fp_pools *pools);
 
 /*
  * How much a pool can still lease: its free part. If the host has not reserved that part, the
- * result is at most what the host can still give. Clients of an earlier node may still have some of
- * the host's memory.
+ * result is at most what the host can still give. That can be less, for example while clients of an
+ * earlier node still have some of the host's memory.
  */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 

@@ -114,8 +114,9 @@ int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
 /* True if no client has the chunk any more. Takes some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
- * Does a slice of refilling the reserve of a preallocated pool: it gets all bytes that no chunk
- * has. 1, 0, or -ENOMEM, after which every fp_pool_give tries again. For the worker's thread.
+ * Does one slice of the work that refills the reserve of a preallocated pool. A full reserve has
+ * all bytes that no chunk has. Returns 1 if work is left, and 0 if the reserve is full. -ENOMEM:
+ * the host has no memory for it now; each fp_pool_give tries again. For the worker's thread.
  */
 int fp_pool_refill(struct fp_pool *pool);
 

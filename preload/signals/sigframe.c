@@ -194,8 +194,9 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 
 /*
  * Called by the code below on the program's stack, with all signals blocked. Copies the frame to
- * memory of ours, because the kernel can't read it on a far stack. If a handler for a lost page
- * runs meanwhile, it returns through this memory, too: then the copy is made again.
+ * memory of ours, because the kernel can't read it on a far stack. While the frame is read, a lost
+ * page may raise SIGBUS even so. The return from that handler overwrites this memory, and then the
+ * copy is made again.
  */
 __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 {

@@ -26,7 +26,7 @@
 
 #define NODE_BYTES  (8u << 20)
 #define LEASE_BYTES (1u << 20)
-#define N_PAGES     3072u /* pages of 12 MiB; the pools have 16 MiB, so both are needed */
+#define N_PAGES     3072u /* 12 MiB in all. Each node has 8 MiB, so both are needed. */
 #define PAGE_WORDS  (FP_PAGE_SIZE / sizeof(uint64_t))
 #define LANE_PAGES  1024u
 

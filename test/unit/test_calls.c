@@ -71,7 +71,8 @@ static const struct fp_row *row_of(const char *name)
 	return NULL;
 }
 
-/* A number that has a name of its own takes the same memory as the function of that name. */
+/* If a C function has the name of a system call, the rows of both name the same memory
+ * arguments. */
 static void test_numbers(void **state)
 {
 	static const long strange[] = {-1, LONG_MIN, LONG_MAX, 100000, SYS_getpid};

@@ -78,8 +78,10 @@ int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock);
  * there is none, or a negative errno. */
 int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max);
 
-/* True if an event is pending, or the thread that caused one has not continued yet. Until then, all
- * calls below except fp_uffd_wake give -EAGAIN. */
+/*
+ * True if an event is pending, or the thread that caused one has not continued yet. While this is
+ * true, all calls below except fp_uffd_wake give -EAGAIN.
+ */
 bool fp_uffd_is_changing(const struct fp_uffd *uffd);
 
 /*
