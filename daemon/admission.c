@@ -18,8 +18,8 @@
 
 /*
  * Returns max, or the number of connections that our descriptors allow if that is smaller. Sessions
- * have the same limit as connections, because a RESUME takes a connection without a look at the
- * limit.
+ * have the same limit, because every session may be resumed, and a RESUME gets a connection without
+ * a check of the limit.
  */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
@@ -135,7 +135,8 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	if (!session || !owns(secret, session))
 		return -EACCES;
 	if (session->memfd)
-		return -EPERM; /* its client could free the pages while we read or write them */
+		/* a client that maps its leases could free the pages while we read or write them */
+		return -EPERM;
 	r = session->n_links < MAX_LINKS ? take_place(conn, session->client) : -EUSERS;
 	if (r < 0)
 		return r;
@@ -147,8 +148,8 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 
 /*
  * Gives a session a new control connection. When the node answers, each WRITE on the old
- * connections has taken effect, or never will. No limit can refuse the new connection, because a
- * session has only one control connection.
+ * connections has taken effect, or never will. No limit is checked, because the new connection
+ * takes the place of the session's old control connection.
  */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
@@ -174,7 +175,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 
 /*
  * Prepares keys for the leases of the session, if the client asked for keys and a device can reach
- * it. Otherwise the client goes on without keys, or leaves.
+ * it. A session without keys stays open: the client itself decides whether it goes on.
  */
 static void arm_session(struct fp_conn *conn)
 {
@@ -190,8 +191,8 @@ static void arm_session(struct fp_conn *conn)
 		return;
 	fp_listen_own_address(conn->fd, &own);
 	/*
-	 * Clears the port, which is that of TCP: rdma_cm has another. An IPv6 address has its port
-	 * at the same place.
+	 * Clears the port, because it is the port of TCP, and rdma_cm uses another one. The port of
+	 * an IPv6 address lies at the same place.
 	 */
 	((struct sockaddr_in *)&own)->sin_port = 0;
 	r = fp_cm_server_peer_new(cm_server, by_cm ? (struct sockaddr *)&own : NULL, conn->peer,

@@ -24,12 +24,15 @@ struct fp_client {
 	unsigned refs;
 	unsigned n_sessions;
 	unsigned n_conns;
-	/* Pieces of memory that it may map by memfds. Each counts until it is given back. */
+	/*
+	 * The number of the client's shareable pieces of memory. A piece counts until the pool has
+	 * it back.
+	 */
 	unsigned n_shared;
 	struct fp_turn_client turns; /* turns of its connections */
 	/*
-	 * Bytes of its leases. The client is charged for memory until that is given back: when no
-	 * lease, no request and no descriptor of a client uses it any more.
+	 * Bytes of the client's leases. They count until the pool has the memory back. That is when
+	 * no lease, no request and no client's descriptor uses it any more.
 	 */
 	uint64_t leased_bytes;
 };

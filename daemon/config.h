@@ -77,7 +77,10 @@ int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_co
 struct fp_config *fp_config_new(void);
 void fp_config_free(struct fp_config *config);
 
-/* Append to the listeners or to the pools (with default values). -ENOMEM or NULL: no memory. */
+/*
+ * fp_config_add_listen appends an address to the listeners. It returns 0, or -ENOMEM.
+ * fp_config_add_pool appends a pool with default values and returns it. NULL: no memory.
+ */
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 

@@ -163,8 +163,8 @@ static void feed_stash(struct fp_conn *conn)
 
 /*
  * Kills a connection that its peer did not close: the network broke it, the peer fell silent, or
- * the rdma device went away. When a process ends, its kernel closes its sockets in order, and we
- * see an end of file.
+ * the rdma device went away. It is not meant for the end of a client's process: the kernel then
+ * closes the sockets, and we see an end of file.
  */
 void fp_conn_cut(struct fp_conn *conn)
 {
@@ -243,8 +243,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 		                        "too many on their way (LimitNOFILE=)");
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
-	else if (res == -EPIPE &&
-	         conn->eof) /* closed in order; a reset gives another error, even after an end of file */
+	else if (res == -EPIPE && conn->eof) /* the peer has closed the connection: this is no break */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		fp_conn_cut(conn);
@@ -380,8 +379,8 @@ void fp_conn_kill(struct fp_conn *conn)
 	conn->state = FP_CONN_KILLED;
 	shutdown(conn->fd, SHUT_RDWR);
 	/*
-	 * A killed connection waits among the strangers, because its session may end before its
-	 * turn comes.
+	 * A killed connection waits for its turn among the strangers, because its session may end
+	 * before that turn.
 	 */
 	fp_turn_leave(&server->turns, &conn->turn);
 	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);

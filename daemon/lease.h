@@ -100,9 +100,9 @@ struct fp_lease_request {
 	uint64_t quota_bytes;     /* quota of this client, for all its sessions together */
 	uint64_t max_leases;
 	/*
-	 * Called once for each grant that began. status: 0; -ENOMEM or the like; or -ECANCELED, if
-	 * the session has ended meanwhile. Unless status is 0, the lease is freed after done has
-	 * returned.
+	 * Called once for each grant that began. status is 0 if the lease is granted, and
+	 * -ECANCELED if the session has ended meanwhile. Any other error, such as -ENOMEM, says why
+	 * there is no memory. Unless status is 0, the lease is freed after done has returned.
 	 */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
@@ -182,7 +182,8 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
 
 /*
  * Fills the empty table `leases` with all granted leases of the table `from`. They are read-only
- * and keep their ids. Each stays charged to its first client. 0; -ENOMEM: none is adopted.
+ * and keep their ids. Each stays charged to its first client. 0: all of them are adopted; -ENOMEM:
+ * none is.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 

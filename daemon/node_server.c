@@ -121,9 +121,10 @@ static void end_links(struct fp_node_session *session)
 }
 
 /*
- * Returns freed memory to the system a little later. The allocator keeps freed memory that lies
- * below a piece still in use. The connections that end within some seconds share one trim, because
- * the loop stands still during a trim: 10 ms if thousands have ended.
+ * A little later, a trim of the heap returns freed memory to the system. Without a trim, the
+ * allocator keeps freed memory that lies below a piece still in use. The loop stands still during a
+ * trim: for 10 ms if thousands of connections have ended. So all connections that end within some
+ * seconds share one trim.
  */
 static void trim_soon(struct fp_node_server *server)
 {

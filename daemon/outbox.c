@@ -10,8 +10,8 @@
 #include "cleanup.h"
 
 /*
- * The payload has payload_bytes. Only own_bytes of them lie in the reply itself; the parts that are
- * added later have the others.
+ * Makes a reply whose payload has `payload_bytes` bytes in all. The reply itself has memory for the
+ * first `own_bytes` of them. The caller adds the others as parts.
  */
 static struct fp_reply *reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                                   size_t payload_bytes, size_t own_bytes, unsigned n_parts)

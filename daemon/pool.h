@@ -31,7 +31,7 @@
 #include "hostmem.h"
 #include "worker.h"
 
-/* The memory of one lease. Zero-initialised, it has none yet. */
+/* The memory of one lease. A zero-initialised chunk has no memory yet. */
 struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
@@ -89,15 +89,19 @@ uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
  * empty: -ENOMEM if the host has no memory. For the worker's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk);
-/* Does a slice of giving a chunk all its pages. 1, 0 or -ENOMEM. For the worker's thread. */
+/*
+ * Does a slice of giving a chunk all its pages. Returns 1 if work is left, and 0 if the chunk has
+ * all of them. -ENOMEM: the host has no memory for them. For the worker's thread.
+ */
 int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 /* Called when the node ends: memory that comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * Does a slice of freeing a chunk that nobody else has, and of refilling the reserve. 1, 0, or
- * -ENOMEM if the refill fails. A process with an O_PATH descriptor of the memfd loses the pages
- * too. That memfd is never passed to anybody again. For the worker's thread.
+ * Does a slice of freeing a chunk that nobody else has, and then of refilling the reserve. Returns
+ * 1 if work is left, and 0 if all is done. -ENOMEM: the chunk is freed, but the host has no memory
+ * for the reserve now. A process with an O_PATH descriptor of the memfd loses the pages too. That
+ * memfd is never passed to anybody again. For the worker's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 /*

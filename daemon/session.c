@@ -49,8 +49,8 @@ void fp_node_session_disarm(struct fp_node_session *session)
 }
 
 /*
- * Counts the places in the lease tables of all sessions of the client that have adopted. Each place
- * takes memory here, even an empty one.
+ * Returns how many places the lease tables of this client's sessions have together. Counts only
+ * sessions that have adopted leases. Each place takes up memory of the node, even an empty one.
  */
 static uint64_t adopted_places(const struct fp_node_sessions *sessions, const struct fp_client *client)
 {

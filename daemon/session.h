@@ -23,8 +23,8 @@
 #define FP_PEER_LEN 80
 
 /*
- * The most leases that the sessions of one client may adopt together. It is enough for 500 children
- * of a parent with 256 leases.
+ * The most places that the lease tables of one client's adopting sessions may have together. It is
+ * enough for 500 children of a parent with 256 leases.
  */
 #define FP_MAX_ADOPTED (1u << 17)
 
@@ -38,7 +38,10 @@ struct fp_node_session {
 	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;
-	/* The session whose leases it adopted, which may have ended; 0: none. */
+	/*
+	 * The session whose leases this one adopted. The parent may have ended since then. 0: this
+	 * session adopted no leases.
+	 */
 	uint64_t parent_id;
 	struct fp_client *client; /* holds a reference; a RESUME does not change it */
 	char name[FP_WIRE_NAME_BYTES];
@@ -78,9 +81,9 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
- * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: the session has
- * leases, or has adopted before, or is the parent itself; -ENOSPC: the sessions of its client would
- * have adopted more than FP_MAX_ADOPTED leases (some ten MiB here); -ENOMEM.
+ * Gives a session the leases of its parent, read-only; at most once. Returns 0 or -ENOMEM. -EINVAL:
+ * the session has leases, or has adopted before, or is the parent itself. -ENOSPC: the lease tables
+ * of the client's adopting sessions would have more than FP_MAX_ADOPTED places.
  */
 int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
                           const struct fp_node_session *parent);

@@ -67,7 +67,10 @@ bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_c
 
 void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes)
 {
-	/* Moves the client to this round, which is the one to charge. */
+	/*
+	 * First has_credit gives the client its bytes of this round. Then the charge counts in this
+	 * round.
+	 */
 	(void)has_credit(turns, client);
 	client->credit_bytes -= (int64_t)bytes;
 }

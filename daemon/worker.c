@@ -17,7 +17,10 @@ struct fp_worker {
 	int eventfd;
 	pthread_mutex_t lock; /* guards all members below */
 	pthread_cond_t posted;
-	/* Lines whose first job can run. For the jobs of ready[1], clients wait. */
+	/*
+	 * Lines whose first job can run. The lines in ready[1] are those for whose first job a
+	 * client waits; all others are in ready[0].
+	 */
 	STAILQ_HEAD(, fp_worker_line) ready[2];
 	bool turn; /* the kind of line that ran last */
 	STAILQ_HEAD(, fp_worker_job) finished;

@@ -26,7 +26,7 @@ struct fp_worker_job;
  * jobs are done.
  */
 struct fp_worker_line {
-	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is entry */
+	STAILQ_HEAD(, fp_worker_job) jobs; /* only worker.c uses this member and the next one */
 	STAILQ_ENTRY(fp_worker_line) entry;
 };
 

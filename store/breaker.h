@@ -39,7 +39,10 @@ static inline enum fp_breaker_state fp_breaker_state(uint64_t word)
 	return (enum fp_breaker_state)(word & 3);
 }
 
-/* A page's patience is over: later pages do not wait, until an attempt succeeds. */
+/*
+ * True if the breaker is spent: one page waited until its patience was over. Later pages do not
+ * wait, until an attempt to resume the session succeeds.
+ */
 static inline bool fp_breaker_spent(uint64_t word)
 {
 	return word & 4;
@@ -74,14 +77,18 @@ struct fp_reconnect_options {
 #define FP_BACKOFF_MAX_NS    2000000000ull
 #define FP_BACKOFF_STABLE_NS 1000000000ull /* a session that lasts this long after its resume is stable */
 #define FP_BACKOFF_FLAP      2u            /* limit of n_failed after an unstable resume */
-#define FP_BACKOFF_MARGIN_NS 5000000000ull /* the node may notice a break later than we do */
+/*
+ * Attempts go on for this long after the wait is over, because the node may notice a break later
+ * than we do. Its grace begins only then.
+ */
+#define FP_BACKOFF_MARGIN_NS 5000000000ull
 
 /* When attempts are due. Zero-initialise all but options. Times are of one clock, in ns. */
 struct fp_backoff {
 	struct fp_reconnect_options options;
 	uint64_t next_ns;    /* when the next attempt is due */
 	uint64_t give_up_ns; /* when the grace is over */
-	uint64_t closed_ns;  /* when the last resume was; 0: none yet */
+	uint64_t closed_ns;  /* when the last resume was; 0: there was none yet */
 	unsigned n_failed;   /* failed attempts since the last stable resume */
 };
 

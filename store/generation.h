@@ -47,7 +47,7 @@ struct fp_generations {
 	 */
 	struct fp_generation *pending;
 	int prepare_error;
-	/* Forks of ours of which the child, or a child of it, may still live. */
+	/* Those forks of ours whose child, or a child of that child, may still live. */
 	struct fp_generation *living;
 	struct fp_generation
 	    *ancestors;       /* constant: the fork that made us, the one that made our parent, ... */

@@ -220,7 +220,8 @@ void fp_lease_unmap(struct fp_slots *slots)
 }
 
 /*
- * Tells the node only if it is up. Otherwise the node takes the lease back when the session ends.
+ * Ends a lease of this process. Tells the node only if the node is up. If it is not, it takes the
+ * lease back when the session ends.
  */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
@@ -263,10 +264,10 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Retires the leases of an ended session, once the nodes have lent as many pages again. Until then
- * the store hands out slots of these leases, because some of the slots are reserved. The holder of
- * reserve_lock may wait for the reconnect thread to adopt. So the reconnect thread must not wait
- * for that lock.
+ * Retires the leases of an ended session, but only once the nodes have lent as many pages again.
+ * Before that, the store still gives out slots of these leases, because mappings may have reserved
+ * them. The holder of reserve_lock may wait until the reconnect thread has adopted. So the
+ * reconnect thread must not wait for that lock.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -340,7 +341,8 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;
-	if (!fp_node_is_adopting(node)) /* otherwise it has its parent's map already */
+	/* otherwise we have not adopted yet: the child needs our parent's map, as we do */
+	if (!fp_node_is_adopting(node))
 		node->adopt_from = store->gens.pending->map;
 	node->adopting = true;
 	node->n_blocked = 0;

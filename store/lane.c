@@ -5,7 +5,7 @@
  *
  *   page ─> open request of its node ─> waiting ─> submitted to the link ─> done ─> fp_lane_poll
  *      │                                   ▲                │
- *      │                                   └─ link broken ──┘ as long as it may wait
+ *      │                                   └─ link broken ──┘ if it may still wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
  *
  * A deadline limits one try. A try that passes its deadline breaks the link, and a read is then
@@ -233,8 +233,8 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 /* ---- requests ---- */
 
 /*
- * Marks the node's breaker as spent if the patience of a read is over. Writes, and reads of a brief
- * lane (fp_lane_be_brief), have no patience.
+ * Marks the node's breaker as spent (fp_breaker_spent) if the patience of a read is over. Writes,
+ * and reads of a brief lane (fp_lane_be_brief), have no patience.
  */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {

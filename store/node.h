@@ -46,10 +46,10 @@ struct fp_node {
 	bool adoptable;            /* a forked child can adopt its leases */
 	_Atomic uint32_t has_work; /* 1: its reconnect thread has new work; a futex */
 	/*
-	 * In a forked child that has still to adopt: the map with the identity of the session to
-	 * adopt. NULL: there is none. Until the child has adopted, the epoch is the parent's. Our
-	 * copy of the parent's control connection keeps the leases; over rdma the session's grace
-	 * keeps them.
+	 * Only in a forked child that has not adopted yet: the map with the identity of the session
+	 * to adopt. Else NULL. Until the child has adopted, the epoch is the parent's. The leases
+	 * last as long as our copy of the parent's control connection. Over rdma they last for the
+	 * session's grace.
 	 */
 	struct fp_shared_slots *adopt_from;
 

@@ -9,9 +9,10 @@
 
 /* How much one node may still lend in one reservation. */
 struct offer {
-	uint64_t free_bytes;  /* the same for all ports of one node, which share its pools */
-	unsigned n_leases;    /* leases that this port has */
-	uint64_t lease_bytes; /* size of the next lease, at most free_bytes; 0: nothing more */
+	uint64_t free_bytes; /* the same for all ports of one node, which share its pools */
+	unsigned n_leases;   /* leases that this port has */
+	/* size of the next lease, at most free_bytes; 0: the node can't lend any more */
+	uint64_t lease_bytes;
 };
 
 struct placement {

@@ -196,8 +196,9 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 
 /*
  * Clears the bits in shared before the bits in limbo, because a slot must not be marked as shared
- * when it is taken again. The slot's owner may have read the old mark, and put the slot into limbo
- * after this function read the bits in limbo. Then the next call frees the slot.
+ * when it is taken again. The slot's owner may still see the old mark. Then it may put the slot
+ * into limbo after this function has read the bits in limbo. In that case the next call frees the
+ * slot.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {

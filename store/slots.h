@@ -28,7 +28,7 @@ struct fp_slots {
 	struct fp_slots *next;      /* next in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
-	char *base;                 /* where the lease is mapped here; NULL: it is not */
+	char *base;                 /* where the lease is mapped here; NULL: it is not mapped */
 	unsigned node;
 	/* Protected by the lock node->control. FP_SLOTS_NO_LEASE: the lease's session has ended. */
 	uint32_t lease_id;
@@ -65,7 +65,7 @@ unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
  */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
-/* Takes all slots, if none is in use. Any thread, lock-free. */
+/* Takes all slots, if none is in use. True if it took them. Any thread, lock-free. */
 bool fp_slots_close(struct fp_slots *slots);
 
 static inline uint32_t fp_slots_n_words(const struct fp_slots *slots)

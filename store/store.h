@@ -216,9 +216,10 @@ bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
 /* True while pages wait for a node that is cut off. Any thread, lock-free. */
 bool fp_store_is_blocked(const struct fp_store *store);
 /*
- * If hurried is true, a read waits at most the length of one deadline for a node that is cut off.
- * Used while there is no reconnect thread. Otherwise the caller, who is to start that thread again,
- * may wait too long for a page. Any thread, lock-free.
+ * If `hurried` is true, a read waits at most the length of one deadline for a node that is cut off.
+ * The caller sets it while the reconnect thread is stopped. Only the caller starts that thread
+ * again, and it may itself have to wait for a page first. So that wait must be short. Any thread,
+ * lock-free.
  */
 void fp_store_hurry(struct fp_store *store, bool hurried);
 /* The slot's bytes if its lease is mapped here (load/store), else NULL. Lock-free: any thread. */
@@ -341,13 +342,13 @@ void fp_lane_hand_over(struct fp_lane *lane);
 
 unsigned fp_lane_outstanding(const struct fp_lane *lane);
 /*
- * Fills up to max pollfds, on which the caller waits until fp_lane_poll may have more.
- * FP_STORE_MAX_NODES pollfds are always enough. Returns their number. In any case the caller must
- * poll again when fp_clock_ns reaches *ret_deadline_ns. UINT64_MAX: there is nothing to wait for.
+ * Fills up to `max` pollfds, on which the caller waits until fp_lane_poll may have more.
+ * FP_STORE_MAX_NODES pollfds are always enough. Returns their number.
  *
- * *ret_deadline_ns is 0 if pages are done already, else the nearest deadline or earlier. It is at
- * most 100 ms from now while pages are under way on a link that may be replaced. It is at most 10
- * ms from now while pages wait for a new link.
+ * The caller must also poll again when fp_clock_ns reaches *ret_deadline_ns. This is 0 if pages are
+ * done already, and UINT64_MAX if there is nothing to wait for. Else it is the nearest deadline or
+ * earlier. It is at most 100 ms from now while pages are under way on a link that may be replaced.
+ * It is at most 10 ms from now while pages wait for a new link.
  */
 unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
                          uint64_t *ret_deadline_ns);

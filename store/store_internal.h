@@ -224,8 +224,9 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages);
  */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /*
- * The caller of the functions below holds lanes_lock exclusively; a reconnect thread may hold it
- * shared. A forked child, which has only one thread, needs no lock.
+ * The first two functions take lanes_lock: exclusively, or shared (for a reconnect thread). Whoever
+ * calls fp_session_epoch_link_open, fp_session_epoch_link_close or fp_node_enter holds this lock,
+ * in one of these ways. A forked child, which has only one thread, needs no lock.
  */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);

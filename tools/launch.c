@@ -93,8 +93,8 @@ static _Noreturn void become_program(const struct fp_launch *launch)
 
 /*
  * True if the signal was sent to this process alone, perhaps because its sender does not know the
- * program. A signal of the terminal goes to the whole group, so the program has it already. The
- * program also has each signal that it sent to the group itself.
+ * program. A signal of the terminal goes to the whole group, so it has reached the program too. The
+ * same holds for a signal that the program itself sends to the group.
  */
 static bool is_for_us_alone(const siginfo_t *info, pid_t child)
 {

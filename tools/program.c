@@ -144,7 +144,11 @@ static bool interpreter_of(char *head, char *path, size_t len)
 	return *name && (size_t)snprintf(path, len, "%s", name) < len;
 }
 
-/* Checks the file at path. 1: it is a script, and path is now its interpreter. */
+/*
+ * Checks the file at path. Returns 1 if it is a script: path is then its interpreter. Returns 0 if
+ * the loader will preload a library into the program, or if that is unknown. Otherwise returns a
+ * negative errno, and error has the reason.
+ */
 static int check_file(char *path, size_t len, char *error, size_t error_len)
 {
 	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -14,8 +14,8 @@ struct fp_runstats {
 	int dir_fd;                /* owned by the caller */
 	struct fp_statspage *file; /* mapped; NULL: no file was asked for */
 	/* the values at the last update: */
-	struct fp_statspage sum; /* of all processes */
-	/* Of ended processes, whose pages are removed from the folder. */
+	struct fp_statspage sum; /* the sum of the pages of all processes */
+	/* The sum of the pages of ended processes. These pages are no longer in the folder. */
 	struct fp_statspage ended;
 	size_t n_processes, n_ended;
 	struct fp_smaps kinds; /* the largest amount of living processes' memory that was not far */

@@ -101,7 +101,7 @@ FP_DEFINE_CLEANUP(struct fp_cm_server, server, fp_cm_server_close)
 int fp_cm_server_fd(const struct fp_cm_server *server);
 /* Handles a bounded number of events; never waits. */
 void fp_cm_server_serve(struct fp_cm_server *server);
-/* The port to which clients connect their links; 0: none. */
+/* The port to which clients connect their links. 0: the server does not listen for links. */
 uint16_t fp_cm_server_port(const struct fp_cm_server *server);
 void fp_cm_server_counts(const struct fp_cm_server *server, struct fp_cm_server_counts *ret_counts);
 

@@ -153,8 +153,9 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 }
 
 /*
- * Checks the session id and the features in the node's WELCOME. If they do not fit the session that
- * we resume, it stays at the node until its grace period ends, so others may resume it.
+ * Checks the session id and the features in the node's WELCOME. If they are wrong when we resume a
+ * session, breaks the connection. Then the node keeps the session until its grace is over, and a
+ * later attempt may still resume it.
  */
 static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
 {

@@ -444,8 +444,8 @@ static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake
 }
 
 /*
- * The node may have understood a RESUME of which we got no answer. If we closed the connection in
- * order, the node would free the leases. So the connection must look broken.
+ * The node may have understood a RESUME although we got no answer. If we then closed the connection
+ * as usual, the node would free the leases. So the connection must look broken.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,

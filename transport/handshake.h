@@ -32,7 +32,7 @@ struct fp_handshake_options {
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome);
-/* Closes in order. The node may take this for the end of the process. NULL is fine. */
+/* Closes the socket as usual. The node may take this for the end of the process. NULL is fine. */
 void fp_handshake_close(struct fp_handshake *handshake);
 FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
 /*

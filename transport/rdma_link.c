@@ -6,8 +6,8 @@
  *
  * A request is carried out piece by piece, with a work request and a slot for each. A segment that
  * the device can reach in place is one piece. Any other segment is cut into pieces of at most a
- * bounce page. Waiting requests are served in order, while slots are free and READs may be
- * outstanding. All that can begin goes out as one chain with one doorbell.
+ * bounce page. Waiting requests are served in order. They wait while no slot is free, or while the
+ * device allows no further READ. All that can begin goes out as one chain with one doorbell.
  *
  * Only some pieces ask for a completion: the last of a request, the last of a chain, and now and
  * then a READ in between. A completed READ means that all earlier work is done. A completed WRITE
@@ -313,7 +313,7 @@ static void confirm_piece(const struct rdma_link *link, const struct rdma_reques
 
 /*
  * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of up to some 30 bytes that
- * crosses the end of a page. So on iWARP such a piece stops there.
+ * crosses the end of a page. So on iWARP a short piece ends where the page ends.
  */
 static uint32_t readable_bytes(const struct rdma_link *link, const struct rdma_request *req, uint64_t remote,
                                uint32_t len)

@@ -137,8 +137,8 @@ static int seg_iov(const struct fp_io *io, size_t skip, struct iovec *ret_iov)
 }
 
 /*
- * Sends as much as it can of the first waiting request's frame. 0: some bytes went; -EAGAIN; or the
- * errno that breaks the link.
+ * Sends as much as it can of the first waiting request's frame. 0: some bytes went out, or a signal
+ * came; -EAGAIN: the socket takes no more bytes now. Any other errno breaks the link.
  */
 static int send_some(struct tcp_link *link, const struct tcp_request *req)
 {
@@ -183,8 +183,8 @@ static void flush(struct tcp_link *link)
 }
 
 /*
- * Receives the next bytes of the stream. Returns their number, -EAGAIN, or the errno that breaks
- * the link.
+ * Receives the next bytes of the stream. Returns their number. -EAGAIN: no bytes have come. Any
+ * other errno breaks the link.
  */
 static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov)
 {
@@ -270,7 +270,10 @@ static int receive_payload(struct tcp_link *link)
 	return 0;
 }
 
-/* One step of the stream. 0: there may be more; -EAGAIN; or the errno that breaks the link. */
+/*
+ * Receives a part of the stream. 0: there may be more; -EAGAIN: no bytes have come. Any other errno
+ * breaks the link.
+ */
 static int receive_some(struct tcp_link *link)
 {
 	int r = link->in.header_got < FP_WIRE_HEADER_BYTES ? receive_header(link) : receive_payload(link);

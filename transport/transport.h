@@ -283,10 +283,10 @@ int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struc
  * Gives a session without leases every lease of another session of the same node, with the same ids
  * and read-only. The other session must be alive, or in its grace period. A lease ends only when
  * its last session has released it or ended. So nobody but a session with the right to write
- * changes its bytes. This side must attach each lease (fp_session_attach). Over shm nothing is
- * mapped: a forked child has its parent's mappings, see fp_session_abandon. But over shm, too,
- * fp_session_release takes these ids. Leases that the parent itself adopted come along. A session
- * that adopted stays an adopter through a resume.
+ * changes its bytes. This side must attach each lease (fp_session_attach). Over shm it need not,
+ * because a forked child has its parent's mappings (see fp_session_abandon). It can still release
+ * the leases by their ids (fp_session_release). Leases that the parent itself adopted come along. A
+ * session that adopted stays an adopter through a resume.
  *
  * The memory stays charged to the client that it was granted to, until no session has it. Later
  * leases have other ids. 0 and *ret_n_leases (may be NULL), the number of leases adopted; -ESTALE:

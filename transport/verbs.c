@@ -387,8 +387,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 
 /*
  * Returns the wr_id of the next work request. If the request is signalled, its wr_id contains a
- * count: the request itself and the unsignalled ones before it. The completion ends all of these.
- * The count is not kept in a list, because soft iWARP completes a WRITE before an earlier READ.
+ * count: the request itself and the unsignalled ones before it. The completion ends all of these. A
+ * queue of counts in the order of posting would not do, because soft iWARP completes a WRITE before
+ * an earlier READ.
  */
 static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {

@@ -216,8 +216,9 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 
 /*
  * Keeps this thread, and threads that it starts from now on, on one CPU. An agent itself binds the
- * thread that filled its memory to a CPU, until that thread has been quiet for a while. If we set
- * our mask before that, the agent would take our mask for its own and undo it.
+ * thread that filled its memory to a CPU, and undoes this when that thread has been quiet for a
+ * while. So this function first waits until the agent has done so. Otherwise the agent would take
+ * our mask for its own, and undo it.
  */
 static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 {
