@@ -46,9 +46,9 @@ struct fp_clients {
 };
 
 /*
- * Writes the name of a peer that proved no secret. Over a UNIX socket fd: "uid 1000". From a
- * loopback address: "loopback". Else peer without its port: "10.0.0.7" if peer is "10.0.0.7:5022".
- * Returns buf.
+ * Writes the name of a peer that proved no secret. Over the UNIX socket `unix_fd` it is "uid 1000",
+ * for example. From a loopback address it is "loopback". Otherwise it is the string `peer` without
+ * the port: "10.0.0.7" for "10.0.0.7:5022". Returns buf.
  */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
@@ -61,8 +61,8 @@ struct fp_client *fp_client_ref(struct fp_client *client);
 void fp_client_put(struct fp_client *client);
 
 /*
- * Returns how many things one client may have if the node has max of them: three quarters, so that
- * no client keeps out all others. On a node with only one user: all.
+ * Returns how many of a node's `max` places one client may take: three quarters, so that no client
+ * keeps out all others. On a node with only one user: all.
  */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 

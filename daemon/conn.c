@@ -194,8 +194,8 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * Receives one buffer at a time: if a peer sends more than we serve, the rest waits in its own
- * socket. Thousands of quiet connections may send at once. We then hold the received bytes of each
+ * Receives at most one buffer at a time. If a peer sends more than we serve, the rest waits in the
+ * kernel. Thousands of quiet connections may send at once, and we hold the received bytes of each
  * until its turn comes. So a quiet connection receives less than a whole buffer.
  */
 static void start_recv(struct fp_conn *conn)

@@ -107,7 +107,10 @@ bool fp_conn_is_control(const struct fp_conn *conn);
 /* Begins to serve fd. Owns fd from here on, also after a failure. 0 or -ENOMEM. */
 int fp_conn_start(struct fp_node_server *server, int fd);
 
-/* Moves the connection from its present session into session. NULL: into none. */
+/*
+ * Moves the connection from its present session into another. If `session` is NULL, the connection
+ * has no session from then on.
+ */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 
 /*

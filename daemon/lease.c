@@ -378,8 +378,8 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 }
 
 /*
- * Logs why a grant failed if the host has no memory: that is the operator's business. Full pools
- * are the client's business, and are not logged.
+ * Logs a failed grant if the host has no memory for it: that is the operator's business. Does not
+ * log it if the pools are full: that is the client's business.
  */
 static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
 {

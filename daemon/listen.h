@@ -19,9 +19,9 @@ struct fp_listen_address {
 };
 
 /*
- * "unix:PATH", "unix:@NAME" (abstract), "tcp://HOST[:PORT]" or "rdma://HOST[:PORT]" (HOST: a numeric address,
- * in brackets for IPv6, or "localhost"; port 0: any free one). 0 and *ret_address; -EINVAL;
- * -ENAMETOOLONG.
+ * Parses "unix:PATH", "unix:@NAME" (abstract), "tcp://HOST[:PORT]" or "rdma://HOST[:PORT]". HOST is
+ * a numeric address (IPv6 in brackets), or "localhost". PORT 0 means any free port. 0 and
+ * *ret_address; -EINVAL: it is no such address; -ENAMETOOLONG: PATH or NAME is too long.
  */
 int fp_listen_parse(const char *text, struct fp_listen_address *ret_address);
 

@@ -144,7 +144,9 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
-	/* A session may expire long after the trim for its connection. */
+	/*
+	 * The end of the connection had a trim of its own, but the session may end long after that.
+	 */
 	trim_soon(server);
 }
 

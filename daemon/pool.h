@@ -6,11 +6,11 @@
  * never sessions.
  *
  * A node must see when no client has a memfd any more. So it opens the file once for itself and
- * once for the client, and closes the descriptor of memfd_create, which the kernel does not count.
- * Then the kernel grants a write lease (fcntl(2), F_SETLEASE) only if nobody else has the file
- * open. Every descriptor counts, also one in flight in a socket, and so does every mapping. Nobody
- * else can open the file again: its mode is 0600. An O_PATH descriptor does not count, but it
- * reaches no pages once the node has punched them.
+ * once for the client. It closes the descriptor that memfd_create gave, because the kernel does not
+ * count that one. Then the kernel grants a write lease (fcntl(2), F_SETLEASE) only if nobody else
+ * has the file open. Each descriptor that open(2) gave counts, also one in flight in a socket, and
+ * so does each mapping. Nobody else can open the file again: its mode is 0600. An O_PATH descriptor
+ * does not count, but it reaches no pages once the node has punched them.
  *
  * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host
  * can take them. The reserve is a file that nobody maps, so a fill that fails harms no mapping. A

@@ -29,7 +29,8 @@ static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
 }
 
 /*
- * The rights of a client. It has none once its secret was removed, but it may still use its leases.
+ * True if the connection's client has this right. A client has no rights once its secret was
+ * removed, but it may still use its leases.
  */
 static bool may(const struct fp_conn *conn, enum fp_right right)
 {
@@ -128,7 +129,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		fp_conn_settle(conn);
 }
 
-/* Refuses a LEASE whose memfd would exceed a share of the limit of open files. */
+/* Refuses a LEASE, because its connection or its client has as many memfds as it may have. */
 static int refuse_descriptor(struct fp_conn *conn)
 {
 	fp_log(

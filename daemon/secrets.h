@@ -1,6 +1,7 @@
 /*
- * The secrets of a node. Each has a name. A peer that proves it is the client of that name, with
- * its rights and its quota. Room: daemon. No other file of the daemon keeps the texts.
+ * The secrets of a node. Each has a name, rights and a quota. All peers that prove the same secret
+ * are one client, which has the secret's name. Room: daemon. No other file of the daemon keeps the
+ * texts.
  */
 #ifndef FP_SECRETS_H
 #define FP_SECRETS_H

@@ -14,7 +14,10 @@ struct fp_node_server;
  */
 int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_len);
 
-/* "2 sessions hold 3 leases, 192.0 MiB of 8.0 GiB". Returns buf. */
+/*
+ * Writes the node's state as one line: "2 sessions hold 3 leases, 192.0 MiB of 8.0 GiB". Returns
+ * buf.
+ */
 const char *fp_status_line(struct fp_node_server *server, char *buf, size_t len);
 
 #endif

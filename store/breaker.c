@@ -44,7 +44,7 @@ uint64_t fp_breaker_inherit(uint64_t word)
 	return fp_breaker_state(word) == FP_BREAKER_LOST ? word : with_state(word & ~SPENT, FP_BREAKER_OPEN);
 }
 
-/* The delay after n_failed (at least 1) attempts. */
+/* The delay before the next attempt, when `n_failed` attempts (at least 1) have failed. */
 static uint64_t delay_ns(const struct fp_reconnect_options *options, unsigned n_failed, uint64_t random)
 {
 	uint64_t delay = options->backoff_first_ns ?: FP_BACKOFF_FIRST_NS;

@@ -220,7 +220,7 @@ void fp_lease_unmap(struct fp_slots *slots)
 }
 
 /*
- * Ends a lease of this process. Tells the node only if the node is up. If it is not, it takes the
+ * Ends a lease of this process. Tells the node if the node is up. A node that is not up takes the
  * lease back when the session ends.
  */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
@@ -341,7 +341,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;
-	/* otherwise we have not adopted yet: the child needs our parent's map, as we do */
+	/* otherwise adopt_from stays as it was in our parent, which has not adopted yet */
 	if (!fp_node_is_adopting(node))
 		node->adopt_from = store->gens.pending->map;
 	node->adopting = true;

@@ -51,7 +51,7 @@ static void collect_given(struct fp_store *store, struct fp_node *node)
 	fp_store_lanes_unlock(store);
 }
 
-/* Makes the node's leases known to a session. */
+/* Attaches all leases of the node to a session. -ESTALE: the leases are gone. */
 static int attach(const struct fp_node *node, struct fp_session *session)
 {
 	const struct fp_lease *lease;

@@ -59,12 +59,12 @@ void fp_slots_free(struct fp_slots *slots)
 		fp_lockedmem_free(slots, size_bytes(slots->n_pages));
 }
 
-/* Finds the lowest run of len set bits, as a mask; 0: none. */
+/* Returns the lowest run of `len` set bits in `bits`, as a mask. 0: there is no such run. */
 static uint64_t run_find(uint64_t bits, unsigned len)
 {
 	/*
-	 * A set bit in the variable bits starts a run that is at least known bits long. Each step
-	 * doubles this length, up to len.
+	 * Each bit that is set in `bits` now starts a run of at least `known` set bits. Each step
+	 * doubles `known`, up to `len`.
 	 */
 	for (unsigned known = 1, step; known < len; known += step) {
 		step = FP_MIN(known, len - known);
@@ -73,7 +73,7 @@ static uint64_t run_find(uint64_t bits, unsigned len)
 	return bits ? (~0ull >> (WORD_BITS - len)) << __builtin_ctzll(bits) : 0;
 }
 
-/* Finds len clear bits in a row in *word, sets them and returns them. 0: there is no such run. */
+/* Finds `len` clear bits in a row in *word, sets them and returns them. 0: there is no such run. */
 static uint64_t word_take(_Atomic uint64_t *word, unsigned len)
 {
 	uint64_t used = atomic_load_explicit(word, memory_order_acquire);

@@ -260,8 +260,8 @@ static bool has_tables(json_t *object)
 }
 
 /*
- * Prints "name value, name value" for all members but tables. If lists is true, it prints lists and
- * objects too.
+ * Prints "name value, name value" for all members but tables. If `lists` is false, leaves out lists
+ * and objects too. True if it printed anything.
  */
 static bool print_members(json_t *object, bool lists, FILE *out)
 {

@@ -132,8 +132,8 @@ int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *tar
 }
 
 /*
- * Prints text in lines of at most width characters. Each line begins with as many spaces as indent
- * says. column: where the cursor is before the first line.
+ * Prints `text` in lines of at most `width` characters, each after `indent` spaces. The parameter
+ * `column` says where the cursor is before the first line.
  */
 static void print_wrapped(const char *text, int column, int indent, size_t width)
 {

@@ -82,8 +82,10 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	_exit(FP_EXIT_NOT_EXECUTABLE);
 }
 
-/* The daemon writes its URL and a newline once it serves. If the pipe ends before that, the daemon
- * has ended. */
+/*
+ * Waits until the daemon serves: then it writes its URL and a newline to the pipe. -ECHILD: the
+ * daemon has ended before that.
+ */
 static int await_ready(int fd, char *ret_url, size_t len)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};

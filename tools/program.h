@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 /*
- * Finds command (in PATH if it has no slash) and writes its path to ret_path. 0; -ENOENT; -EACCES
- * (found, but not executable); -ENAMETOOLONG.
+ * Finds command (in PATH if it has no slash) and writes its path to ret_path. 0; -ENOENT: there is
+ * no such file; -EACCES: the file was found, but is not executable; -ENAMETOOLONG.
  */
 int fp_program_find(const char *command, char *ret_path, size_t len);
 

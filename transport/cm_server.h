@@ -43,7 +43,7 @@ enum fp_cm_server_event_type {
 
 struct fp_cm_server_event {
 	enum fp_cm_server_event_type type;
-	uint64_t session_id; /* session of DENIED and LOST; 0: not known yet */
+	uint64_t session_id; /* for DENIED and LOST: the session; 0: it is not known yet */
 	const char *who;
 	const char *why;
 };

@@ -34,8 +34,9 @@ struct fp_handshake {
 };
 
 /*
- * socket_send and socket_receive never block. They return the number of bytes moved (at least 1),
- * -EAGAIN, or why the connection is dead (-ECONNRESET at its end).
+ * socket_send and socket_receive never block. They return the number of bytes moved (at least 1).
+ * -EAGAIN: no byte can be moved now. Any other errno says why the connection is dead (-ECONNRESET
+ * at its end).
  */
 static ssize_t socket_send(int fd, const void *bytes, size_t len)
 {
@@ -248,7 +249,7 @@ void fp_handshake_close(struct fp_handshake *handshake)
 	handshake_free(handshake);
 }
 
-/* SO_LINGER without a time closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7)). */
+/* SO_LINGER with a time of 0 closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7)). */
 void fp_handshake_abort(struct fp_handshake *handshake)
 {
 	const struct linger at_once = {.l_onoff = 1};

@@ -33,16 +33,16 @@ int fp_rdma_memory_init(struct fp_rdma_memory *memory, const struct fp_verbs_con
 /* opened_here: false in a forked child, which must not release its parent's registrations. */
 void fp_rdma_memory_free(struct fp_rdma_memory *memory, bool opened_here);
 /*
- * Registers a region. It stays registered until fp_rdma_memory_free. 0, -ENOSPC, or see
- * fp_verbs_register.
+ * Registers a region. It stays registered until fp_rdma_memory_free. 0, -ENOSPC if there are
+ * FP_RDMA_MAX_REGIONS already, or an error of fp_verbs_register.
  */
 int fp_rdma_memory_register(struct fp_rdma_memory *memory, void *base, size_t len_bytes);
 /*
- * Chooses how work carries the len bytes at buf, or the first part of them: inline, in place, or
- * through the bounce page with the number `page`. The caller has set the op of work. This function
- * sets inline_data, local, lkey and len_bytes. It copies the bytes of a WRITE to the bounce page at
- * once. It returns true if a READ uses the bounce page: then the caller copies the bytes from
- * work->local to buf. buf NULL: the bytes of the READ are not wanted.
+ * Chooses how `work` carries the `len` bytes at `buf`, or the first part of them: inline, in place,
+ * or through the bounce page with the number `page`. The caller has set the op of `work`. This
+ * function sets inline_data, local, lkey and len_bytes. It copies the bytes of a WRITE to the
+ * bounce page at once. It returns true if a READ uses the bounce page: then the caller copies the
+ * bytes from work->local to `buf`. If `buf` is NULL, the bytes of the READ are not wanted.
  */
 bool fp_rdma_memory_choose(const struct fp_rdma_memory *memory, size_t page, uint8_t *buf, uint32_t len,
                            struct fp_verbs_work *work);

@@ -61,8 +61,8 @@ struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma)
 }
 
 /*
- * The exponent of the shortest timeout of at least ns. 0 if ns is 0, which means that no timeout
- * was chosen.
+ * Returns the exponent of the shortest timeout that is not below `ns`. Returns 0 if `ns` is 0,
+ * which means that no timeout was chosen.
  */
 static uint8_t ack_timeout_of(uint64_t ns)
 {

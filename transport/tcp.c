@@ -29,7 +29,7 @@
 #include "fdutil.h"
 #include "lockedmem.h"
 
-/* Receives in one poll. The limit ends the poll even if the stream never does. */
+/* The most calls of recvmsg in one poll. The limit ends the poll even if the stream never ends. */
 #define MAX_STEPS 1024
 
 struct tcp_request {

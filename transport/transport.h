@@ -265,10 +265,10 @@ int fp_session_check(struct fp_session *session);
  * asked for after the break, too. Opening with it resumes the session over a new connection, by any
  * transport and address of the same node. The resumed session owns the same leases, but this side
  * must attach each of them (fp_session_attach). Before the node answers, it ends the old connection
- * and all its links. So no request that was still under way there changes bytes afterwards.
- * fp_session_open returns -ESTALE if the node knows no such session: its leases are gone. An shm
- * session has an identity for fp_session_adopt only, with grace_ns 0. Opening with it gives
- * -EOPNOTSUPP, because a mapping does not break. Never blocks; any thread.
+ * and all links of the session. So no request that was still under way on them changes bytes
+ * afterwards. fp_session_open returns -ESTALE if the node knows no such session: its leases are
+ * gone. An shm session has an identity for fp_session_adopt only, with grace_ns 0. Opening with it
+ * gives -EOPNOTSUPP, because a mapping does not break. Never blocks; any thread.
  */
 int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity);
 
@@ -288,11 +288,11 @@ int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struc
  * the leases by their ids (fp_session_release). Leases that the parent itself adopted come along. A
  * session that adopted stays an adopter through a resume.
  *
- * The memory stays charged to the client that it was granted to, until no session has it. Later
- * leases have other ids. 0 and *ret_n_leases (may be NULL), the number of leases adopted; -ESTALE:
- * the node knows no such session, or the token is wrong; -EINVAL: the session has leases, or has
- * adopted before, or is the parent itself. After an error of the control call it is unknown whether
- * the session adopted: close it, and adopt with another.
+ * The memory stays charged to the client that it was granted to, until no session has it. While
+ * this session has the leases, its later leases get other ids. 0 and *ret_n_leases (may be NULL),
+ * the number of leases adopted; -ESTALE: the node knows no such session, or the token is wrong;
+ * -EINVAL: the session has leases, or has adopted before, or is the parent itself. After an error
+ * of the control call it is unknown whether the session adopted: close it, and adopt with another.
  */
 int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent,
                      unsigned *ret_n_leases);

@@ -94,7 +94,8 @@ bool fp_verbs_domain_dead(const struct fp_verbs_domain *domain);
 /*
  * Takes one event of the device about its queue pairs, its ports or itself. All domains of a device
  * share these events: the first caller gets them. Returns 1, *ret_text (static: "QP access error")
- * and *ret_qpn, the number of the queue pair (0: none); 0 if there is no event. Never blocks.
+ * and *ret_qpn, the number of the queue pair (0: the event is not about a queue pair). Returns 0 if
+ * there is no event. Never blocks.
  */
 int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, const char **ret_text);
 /* Readable when there may be an event. */

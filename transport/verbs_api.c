@@ -26,8 +26,8 @@ static int load_status; /* negative: loading failed, and is not tried again */
 
 /*
  * siw sends to the peer within the posting call, through a kernel socket. If the peer is gone, the
- * calling thread gets SIGPIPE, which can end the program. So the call runs with SIGPIPE blocked,
- * and its signal is taken away. Agent threads always block SIGPIPE.
+ * calling thread gets SIGPIPE, which can end the program. So SIGPIPE is blocked during the call,
+ * and a SIGPIPE that the call raised is removed after it. Agent threads always block SIGPIPE.
  */
 static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
 {
@@ -70,7 +70,10 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return ibv_req_notify_cq(cq, solicited_only);
 }
 
-/* Returns 0 if the symbol is missing. Function and data pointers are alike on all our systems. */
+/*
+ * Finds a symbol. Returns 1, or 0 if the symbol is missing. Function and data pointers are alike on
+ * all our systems.
+ */
 static int find(void *library, const char *symbol, void *ret_function)
 {
 	void *found = library ? dlsym(library, symbol) : NULL;
@@ -82,8 +85,8 @@ static int find(void *library, const char *symbol, void *ret_function)
 static int load(void)
 {
 	/*
-	 * Loads with global symbols, because providers need libibverbs' symbols. Only a forked
-	 * child unloads the libraries, because they keep state.
+	 * libibverbs gets global symbols, because providers need them. Only a forked child ever
+	 * unloads librdmacm, which keeps the parent's state.
 	 */
 	void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	void *rdma = dlopen(LIBRDMACM, RTLD_NOW | RTLD_LOCAL);

@@ -77,7 +77,7 @@ struct fp_verbs_conn {
 	int wait_fd;
 	uint8_t n_granted; /* READs that the peer may have outstanding here */
 	bool admitted;     /* the listening side has accepted */
-	int gone;          /* 0, or an errno: the peer is gone or not connected yet */
+	int gone;          /* 0: the peer is connected; an errno: it is gone or not connected yet */
 };
 
 /*

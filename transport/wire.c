@@ -189,7 +189,10 @@ static bool cm_reply_valid(const struct fp_wire_cm_reply *m)
 		memcpy(ret_bytes, message, sizeof(*message));                                                \
 	}
 
-/* fits is the operator that compares the length of the payload with the size of the struct. */
+/*
+ * The parameter `fits` is the operator that compares the length of the payload with the struct's
+ * size.
+ */
 #define DEFINE_DECODE(name, fits)                                                                            \
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret)               \
 	{                                                                                                    \

@@ -255,7 +255,7 @@ static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 	}
 }
 
-/* Reads the last requests of the cell back. */
+/* Reads back the bytes of the cell's last WRITEs, and compares them. */
 static int check_written(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	char *buf = bed->slots[0].buf;
