@@ -180,8 +180,11 @@ static unsigned drop_clean(struct fp_evictor *ev)
 		bool dropped = all || fp_far_drop(far, ev->drops[i], k);
 
 		for (; k > 0; k--, i++) {
-			fp_far_end(far, ev->drops[i], dropped ? FP_EV_DROPPED : FP_EV_REFUSED);
-			left += dropped;
+			/* a run that meets locked memory was dropped up to there */
+			bool gone = dropped || fp_far_drop(far, ev->drops[i], 1);
+
+			fp_far_end(far, ev->drops[i], gone ? FP_EV_DROPPED : FP_EV_REFUSED);
+			left += gone;
 		}
 	}
 	fp_count(&far->stats->evicted_clean, left);
