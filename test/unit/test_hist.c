@@ -3,6 +3,7 @@
  * that it writes.
  */
 #include <errno.h>
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <pthread.h>
@@ -52,7 +53,7 @@ static int compare(const void *a, const void *b)
 
 static void check_quantile(const struct fp_hist *h, const uint64_t *sorted, size_t n, double q)
 {
-	size_t rank = (size_t)ceil(q * (double)n - 1e-6);
+	size_t rank = (size_t)ceil(q * (1 - DBL_EPSILON) * (double)n);
 	uint64_t exact = sorted[rank > 0 ? rank - 1 : 0], got = fp_hist_quantile(h, q);
 
 	if (fabs((double)got - (double)exact) > 0.01 * (double)exact)
