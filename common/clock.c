@@ -56,8 +56,8 @@ static uint64_t away_ns(uint64_t word)
 }
 
 /*
- * Returns for how many milliseconds the sleeper has been late; 0 or less: it is not late. The
- * sleeper becomes late LATE_MS after the time at which it should wake.
+ * Returns how many milliseconds ago the sleeper became late. It becomes late LATE_MS after the time
+ * at which it should wake. If it is not late, the result is 0 or less.
  */
 static int32_t late_ms(uint64_t word, uint64_t now)
 {
@@ -72,9 +72,9 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 }
 
 /*
- * While the sleeper is late, the clock stands still at the first millisecond in which it was late.
- * So no later read gives an earlier time. Each call adds the time since the call before it to
- * "away".
+ * While the sleeper is late, the clock stands still: it shows the first millisecond in which the
+ * sleeper was late. So the clock never goes back. To make it stand still, each call adds the time
+ * since the previous call to "away".
  */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {

@@ -62,7 +62,8 @@ struct timespec fp_clock_monotonic(uint64_t ns);
 
 /*
  * Waits until fd has one of the poll events in the parameter events, or until deadline_ns. Returns
- * 0, -ETIMEDOUT or another negative errno. Signals do not end the wait.
+ * 0 if fd has such an event, -ETIMEDOUT at the deadline, or another negative errno. Signals do not
+ * end the wait.
  */
 int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 

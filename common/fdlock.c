@@ -1,14 +1,15 @@
 /*
- * Two words. opener: the thread that is in an opening; 0: none. calls: how many calls of the
- * program are under way. Room: common.
+ * Two words. opener is the thread that is in an opening, or 0 if no thread is. calls is how many
+ * calls of the program are under way. Room: common.
  *
- *   a call       adds 1 to calls, then reads opener. If that is 0 or its own thread, it goes on; else
- *                it subtracts 1 and waits
- *   an opening   writes its thread to opener once that is 0, then waits until calls is 0
+ *   a call       adds 1 to calls, then reads opener. If opener is 0 or the calling thread, the call
+ *                goes on. Otherwise it subtracts 1 from calls, waits and tries again
+ *   an opening   writes its thread to opener once opener is 0, then waits until calls is 0
  *
- * A thread may end or jump away at any instruction here. So all waits end by the clock, and a
- * thread whose wait is over clears the word that it waited for. If that was calls, a new epoch
- * begins: calls of the old epoch no longer count, and their ends change nothing.
+ * A thread may end or jump away at any instruction here. So all waits end by the clock. A call that
+ * has waited too long clears opener. An opening that has waited too long for opener goes on without
+ * the lock. An opening that has waited too long for calls begins a new epoch: calls of the old
+ * epoch no longer count, and their ends change nothing.
  *
  * A lock of the C library will not do, because close() is allowed in signal handlers. A handler may
  * interrupt pthread_rwlock_unlock halfway and ask for the same lock: it would wait for ever. Here

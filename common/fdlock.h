@@ -14,20 +14,22 @@
 #include <stdint.h>
 
 /*
- * Begins an opening. Waits 100 ms at most for the program's calls, or 2 ms if the last opening
- * waited in vain. A call may last long (a lingering socket, a FIFO without a writer), and should
- * not delay many openings. Returns true if the calling thread now has the lock. The same thread
- * passes this result to fp_fd_unlock. Returns false at once if this thread is in an opening
- * already. Any thread.
+ * Begins an opening. Waits for another opening and for the program's calls: 100 ms at most, or 2 ms
+ * if the last opening waited in vain. A call may last long (a lingering socket, a FIFO without a
+ * writer), and should not delay many openings.
+ *
+ * Returns true if the calling thread now has the lock. Returns false if another opening has lasted
+ * too long. Also returns false, at once, if this thread is in an opening already. The same thread
+ * passes the result to fp_fd_unlock. Any thread.
  */
 bool fp_fd_lock_exclusive(void);
 void fp_fd_unlock(bool locked);
 
 /*
  * Begins a call of the program. Waits half a second at most for an opening. An opening that lasts
- * longer counts as dead (a child of vfork that was killed). Keeps errno. Signal handlers may call
- * this function too, even if they interrupt a call that has the lock, or this very function. They
- * may jump out of the call, fork, or end the thread.
+ * longer counts as dead: its thread may have been a child of vfork that was killed. Keeps errno.
+ * Signal handlers may call this function too, even if they interrupt a call that has the lock, or
+ * this very function. They may jump out of the call, fork, or end the thread.
  */
 struct fp_fd_hold {
 	bool is_mine; /* false: fp_fd_unlock_shared does nothing */

@@ -10,11 +10,13 @@
 #include "fdlock.h"
 
 /*
- * Moves fd, which is close-on-exec, to 512 or above, and adds it to the process's list of our
- * descriptors. There it is out of the way of programs that count on low numbers, or close a range
- * of them. Returns the descriptor to use from now on. If RLIMIT_NOFILE has no room above, that is
- * the old one, or one above the three standard streams. A negative fd is returned as it is. While
- * the program may be running, use FP_FD_OPEN, which calls this function.
+ * Moves fd, which is close-on-exec, to a number from 512 on, and adds it to the process's list of
+ * our descriptors. Such a number is out of the way of programs that count on low numbers, or close
+ * a range of them. Returns the descriptor to use from now on.
+ *
+ * If RLIMIT_NOFILE permits no free number from 512 on, fd keeps its number. But if that is the
+ * number of a standard stream, fd moves to the next free number above those three. A negative fd is
+ * returned as it is. While the program may be running, use FP_FD_OPEN, which calls this function.
  */
 int fp_fd_move_high(int fd);
 

@@ -219,8 +219,9 @@ static uint64_t row_most(const struct fp_hist *h, unsigned row_bits)
 }
 
 /*
- * Prints bars, one for each row of buckets that has values. A row has 1 << row_bits buckets, which
- * are a quarter of a power of two. If there were too many rows, a row has more buckets.
+ * Prints bars, one for each row of buckets that has values. A row has 1 << row_bits buckets. At
+ * first these are a quarter of a power of two. If that gives too many rows, each row gets more
+ * buckets, up to a whole power of two.
  */
 static void print_bars(const struct fp_hist *h, FILE *out)
 {

@@ -21,8 +21,8 @@ enum fp_log_level {
 /*
  * Chooses which lines are printed, and how they begin. Lines that are less urgent than max_level
  * are dropped. A line begins with the string program and ": ". If stderr is the journal
- * (JOURNAL_STREAM names it), a line begins with its priority, "<N>", instead. The string must
- * outlive the logger. Call this before threads start. Default: FP_LOG_NOTICE and "farpage".
+ * (JOURNAL_STREAM names it), a line begins with its priority, "<N>", instead. The string program
+ * must outlive the logger. Call this before threads start. Default: FP_LOG_NOTICE and "farpage".
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
@@ -32,7 +32,7 @@ void fp_log_init(const char *program, enum fp_log_level max_level);
  * Prints one line "program: subsystem: text" by a single write(2) on stderr. Safe on any thread: it
  * formats on the stack, never allocates, takes no lock and keeps errno. Lines are cut at
  * FP_LOG_LINE_BYTES. A line is dropped if fp_log_takes_text returns false. That check may take its
- * time, so fault threads must not log: they count, and another thread reports.
+ * time, so fault threads must not log: they count what happens, and another thread logs it.
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -10,8 +10,8 @@
 
 /*
  * Writes the folder's path to buf: $FARPAGE_RUNTIME_DIR, else /run/farpage for root, else
- * $XDG_RUNTIME_DIR/farpage, else $XDG_CACHE_HOME/farpage, else $HOME/.cache/farpage. 0; -ENOENT:
- * none of these is set; -ENAMETOOLONG.
+ * $XDG_RUNTIME_DIR/farpage, else $XDG_CACHE_HOME/farpage, else $HOME/.cache/farpage. Returns 0,
+ * -ENOENT if none of these is set, or -ENAMETOOLONG if buf is too short.
  */
 int fp_rundir_path(char *buf, size_t len);
 

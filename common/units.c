@@ -149,8 +149,8 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 }
 
 /*
- * A value from 1023.95 on is told in the next larger unit, because it would be printed as "1024.0".
- * The bounds of fp_time_format are chosen in the same way.
+ * A value from 1023.95 on is printed in the next larger unit. Otherwise it would be rounded to
+ * "1024.0". The bounds of fp_time_format are chosen in the same way.
  */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {

@@ -8,20 +8,20 @@
 #include <stdint.h>
 
 /*
- * Reads a whole number within min..max: digits only, no sign or space. 0 and *ret_value; -EINVAL
- * (not a number), -ERANGE.
+ * Reads a whole number within min..max: digits only, no sign or space. Returns 0 and *ret_value,
+ * -EINVAL if text is not a number, or -ERANGE if it is outside min..max.
  */
 int fp_number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
 
 /*
- * Reads a size in binary units: "4096", "64K", "64KiB", "4G", "1.5G", "2T". 0 and *ret_bytes;
- * -EINVAL (not a size), -ERANGE.
+ * Reads a size in binary units: "4096", "64K", "64KiB", "4G", "1.5G", "2T". Returns 0 and
+ * *ret_bytes, -EINVAL if text is not a size, or -ERANGE if it is too large for 64 bits.
  */
 int fp_size_parse(const char *text, uint64_t *ret_bytes);
 
 /*
- * Reads a time: "5s", "200ms", "50us", "1m", "2h"; a plain number is seconds. 0 and *ret_ns;
- * -EINVAL (not a time), -ERANGE.
+ * Reads a time: "5s", "200ms", "50us", "1m", "2h"; a plain number is seconds. Returns 0 and
+ * *ret_ns, -EINVAL if text is not a time, or -ERANGE if it is too large for 64 bits.
  */
 int fp_time_parse(const char *text, uint64_t *ret_ns);
 

@@ -70,8 +70,8 @@ int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *tar
 
 /*
  * Parses one scalar, as written in a file, into its field of the struct target. Not for STRINGS,
- * MAP or LIST. 0; -EINVAL: text is not of the field's type; -ERANGE: it is not within min..max;
- * -EOVERFLOW; -ENOMEM.
+ * MAP or LIST. Returns 0, -EINVAL (text is not of the field's type), -ERANGE (the value is not
+ * within min..max), -EOVERFLOW (the value is too large for 64 bits) or -ENOMEM.
  */
 int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target);
 /*

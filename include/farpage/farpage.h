@@ -38,8 +38,10 @@ struct far_options {
 	    *stats_file;     /* file of statistics; NULL: `farpage hist` finds them by PID during the run */
 	uint32_t fault_mode; /* enum far_fault_mode */
 	uint32_t on_loss;    /* enum far_on_loss */
-	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
-	 * leases */
+	/*
+	 * how long a touch of a page waits for a node that is cut off; 0: for the node's grace, the
+	 * time for which it keeps the memory of a client that is cut off
+	 */
 	uint64_t patience_ms;
 	/*
 	 * for rdma+tcp: the name of the device (NULL: the first with an active port), and the
@@ -117,7 +119,7 @@ FAR_API int far_unmap(struct far_memory *memory, void *address, size_t length);
 FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice);
 
 struct far_hold {
-	size_t fit_bytes;     /* -E2BIG: how many bytes from address on could be held */
+	size_t fit_bytes;     /* after -E2BIG: how many bytes from address on could be held */
 	uint64_t reserved[4]; /* for the library's own use */
 };
 

@@ -51,9 +51,9 @@ bool fp_local_is_agent(void);
 
 /*
  * True if the thread's cancellation type must become asynchronous again. If a bracket ends while we
- * block signals, the type stays deferred. Otherwise a cancelled thread would end at once. Later the
- * code that unblocks the signals calls fp_local_settle. That function does not return if the thread
- * has been cancelled.
+ * block signals, the type stays deferred, because a cancelled thread would otherwise end at once.
+ * The code that unblocks the signals later calls fp_local_settle. That function does not return if
+ * the thread has been cancelled.
  */
 bool fp_local_owes(void);
 /*

@@ -12,9 +12,9 @@
 #include "settings.h"
 
 /*
- * Makes the far arenas; until then everything is local. 0, or -ENOTSUP and error->text: this
- * jemalloc can't keep its records out of far memory. Called once, in a bracket, before the program
- * has other threads.
+ * Makes the far arenas; until then everything is local. Returns 0, or -ENOTSUP and error->text if
+ * this jemalloc can't keep its records out of far memory. Called once, in a bracket, before the
+ * program has other threads.
  */
 int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, struct fp_agent_error *error);
 
@@ -41,11 +41,11 @@ int fp_heap_flags(size_t size, const void *caller);
 int fp_heap_free_flags(void);
 
 /*
- * Allocates size bytes of zeros. Only for sizes from FP_HEAP_DISCARD_FROM on that malloc's fast
- * path serves. Discards far pages instead of writing zeros to them. Otherwise the pages would be
- * fetched only to be overwritten. jemalloc does the same with its own memory.
+ * Allocates size bytes of zeros. Called only for sizes that malloc's fast path serves, from
+ * FP_HEAP_DISCARD_FROM on. Discards far pages instead of writing zeros to them. Otherwise the pages
+ * would be fetched only to be overwritten. jemalloc does the same with its own memory.
  */
-#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones are in a cache already, and resident */
+#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* a shorter block is in a cache already, and resident */
 void *fp_heap_zeroed(size_t size);
 
 /*

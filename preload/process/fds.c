@@ -78,8 +78,8 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 }
 
 /*
- * Closes the ranges between our descriptors. So CLOSE_RANGE_CLOEXEC does not mark ours, which does
- * no harm: they are close-on-exec already.
+ * Closes the ranges between our descriptors. CLOSE_RANGE_CLOEXEC then does not mark our
+ * descriptors. That does no harm, because they are close-on-exec already.
  */
 static int close_between(unsigned first, unsigned last, int flags)
 {

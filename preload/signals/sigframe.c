@@ -27,7 +27,7 @@
 
 #define RED_ZONE    128u
 #define FP_ALIGN    64u
-#define FP_LEGACY   512u /* bytes of FXSAVE; those at FP_SOFTWARE say whether more follow */
+#define FP_LEGACY   512u /* bytes of FXSAVE; its bytes at FP_SOFTWARE say whether more state follows */
 #define FP_SOFTWARE 464u
 #define FP_MAGIC    0x46505853u /* FP_XSTATE_MAGIC1 */
 #define DISARM      (1u << 31)  /* SS_AUTODISARM */

@@ -18,8 +18,8 @@ struct fp_signal_hook {
 	bool (*first)(siginfo_t *info, void *context);
 	/*
 	 * true: first() always runs. It runs on the thread's signal stack, if there is one, with
-	 * all signals blocked. false: first() runs where the program's handler would, and not while
-	 * the program ignores the signal.
+	 * all signals blocked. false: first() runs where the program's handler would run. It does
+	 * not run while the program ignores the signal.
 	 */
 	bool always;
 };

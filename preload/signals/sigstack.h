@@ -29,8 +29,8 @@ struct fp_sigstack {
 
 /*
  * From now on each thread gets such a stack: the calling thread, which must be the only one, and
- * all that threads.c starts. 0 or a negative errno; -ENOTSUP: sigframe.c does not know the frames
- * of this processor.
+ * all that threads.c starts. Returns 0 or a negative errno: -ENOTSUP if sigframe.c does not know
+ * the frames of this processor.
  */
 int fp_sigstack_open(void);
 bool fp_sigstack_is_open(void);
@@ -41,9 +41,12 @@ void fp_sigstack_free(struct fp_sigstack *stack);
 /* Makes the stack the calling thread's own. It is freed when the thread ends. */
 void fp_sigstack_adopt(struct fp_sigstack *stack);
 
-/* The calling thread's stack of ours; NULL: it has none. */
+/* Returns the calling thread's stack of ours, or NULL if the thread has none. */
 struct fp_sigstack *fp_sigstack_own(void);
-/* The stack in the form of sigaltstack(2), for the kernel. For NULL: no stack (SS_DISABLE). */
+/*
+ * Returns the stack in the form of sigaltstack(2), for the kernel. If the parameter stack is NULL,
+ * the result says "no stack" (SS_DISABLE).
+ */
 stack_t fp_sigstack_kernels(const struct fp_sigstack *stack);
 /* True if addr is on this stack of ours. */
 bool fp_sigstack_has(const struct fp_sigstack *stack, uintptr_t addr);

@@ -65,7 +65,7 @@ static int copy_checked(void *dst, const void *src, size_t len)
 	int saved = errno;
 	ssize_t r = -1;
 
-	errno = 0; /* any value but EFAULT: if the kernel is not asked, memcpy copies */
+	errno = 0; /* any value but EFAULT: then memcpy makes the copy if the kernel is not asked */
 	if (!fp_call_args_far(&to, sizeof(to)))
 		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0L);
 	if (r < 0 && errno != EFAULT) { /* a filter forbids the call */

@@ -108,7 +108,9 @@ static const struct fp_row raw_rows[] = {
 static const struct fp_row raw_rows[1];
 #endif
 
-/* The row for numbers of system calls that have no row: any argument may point to memory. */
+/*
+ * The row of all system calls whose number has no row of its own: any argument may point to memory.
+ */
 static const struct fp_row any_number = {
     .name = "syscall",
     .how = GUESS,

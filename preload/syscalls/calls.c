@@ -240,9 +240,9 @@ static bool wants_wide(struct call_request *q)
 enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
 
 /*
- * Whether a long call on fd may be cut into several. CUT_ONCE: only the first of them is made,
- * because programs expect a short count there. CUT_LOOP: they are made in a loop, because programs
- * do not expect one.
+ * Whether a long call on fd may be cut into several calls. CUT_NOT: it may not. CUT_ONCE: only the
+ * first of them is made, because programs expect a short count from such a descriptor. CUT_LOOP:
+ * all are made in a loop, because programs do not expect a short count.
  */
 static enum cut cut_of_descriptor(int fd, bool writes)
 {

@@ -30,7 +30,7 @@ typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 /* In the lines below, unit, n and m are members of the piece (struct fp_call_piece). */
 enum fp_piece_kind {
 	FP_PIECE_END,
-	FP_PIECE_WINDOW,  /* pinned: a few bytes; if the kernel wants more, 8 KiB or unit bytes */
+	FP_PIECE_WINDOW,  /* pinned: 512 bytes; if too few, 8 KiB, or unit bytes if that is more */
 	FP_PIECE_IOCTL,   /* a WINDOW of at least the size in the ioctl's number, argument n */
 	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
 	FP_PIECE_TEXT,    /* pinned: a string, up to its NUL */

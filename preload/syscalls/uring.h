@@ -20,7 +20,7 @@
  */
 long fp_uring_setup(unsigned entries, struct io_uring_params *params);
 
-/* The type of liburing's functions that set up a ring, and of libaio's. */
+/* The type of liburing's functions that set up a ring, and of libaio's that set up a context. */
 typedef int fp_uring_fn(long a, long b, long c);
 
 /*

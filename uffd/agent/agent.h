@@ -64,10 +64,10 @@ struct fp_agent_error {
 };
 
 /*
- * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent;
- * otherwise a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text lists
- * the remedies), -ENOSYS, -EINVAL, the errors of fp_store_open. A process may have several agents;
- * the shim has one.
+ * Connects to the nodes, reserves address space, starts the threads. Blocks. Returns 0 and
+ * *ret_agent, or a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text
+ * lists the remedies), -ENOSYS (the kernel has no userfaultfd), -EINVAL (an option is wrong), the
+ * errors of fp_store_open, or others. A process may have several agents; the shim has one.
  */
 int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
                    struct fp_agent_error *error);

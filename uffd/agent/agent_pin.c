@@ -59,7 +59,10 @@ static char *first_addr(const struct fp_far *far)
 	return fp_far_addr(far, FP_MAX(far->first, FP_FAR_OWN_PAGES));
 }
 
-/* Finds the far pages of a range, without the agent's own. False: none. */
+/*
+ * Finds the far pages of a range; the agent's own pages do not count. Returns false if there are
+ * none.
+ */
 static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
 {
 	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
@@ -83,8 +86,8 @@ static uint64_t quarter(const struct fp_far *far)
 }
 
 /*
- * How many bytes of a range fit into n far pages, counted from the start of the range. The whole
- * range needs more pages.
+ * How many bytes a range has from its start to the end of its first n far pages. Called for a range
+ * that has more than n far pages.
  */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {

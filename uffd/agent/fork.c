@@ -164,8 +164,8 @@ static bool any_cut_off(const struct fp_agent *agent)
 
 /*
  * Waits for nodes that are cut off, until the deadline. After the deadline, waits only while some
- * page waits for such a node. All this happens before the reconnector is paused, because no link is
- * resumed during a pause. The fork may need remote pages, or locks of threads that wait for pages.
+ * page waits for such a node: the fork may need that page, or a lock of the thread that waits for
+ * it. Called before the reconnector is paused, because no link is resumed during a pause.
  */
 static void await_nodes(const struct fp_agent *agent)
 {

@@ -47,8 +47,8 @@ int fp_rules_check(const struct fp_rules *rules, size_t *ret_index);
 uint64_t fp_rules_match_library(const struct fp_rules *rules, const char *path);
 
 /*
- * What the rules decide for memory of size bytes. of: HEAP or MAPPINGS; libraries: the result of
- * fp_rules_match_library.
+ * What the rules decide for memory of size bytes. The parameter `of` is FP_RULE_HEAP or
+ * FP_RULE_MAPPINGS. The parameter libraries is the result of fp_rules_match_library.
  */
 enum fp_place fp_rules_place(const struct fp_rules *rules, enum fp_rule_of of, uint64_t size,
                              uint64_t libraries);

@@ -51,10 +51,10 @@ struct fp_settings {
 };
 
 /*
- * Reads environment, file (FARPAGE_CONFIG) and defaults, in this order of precedence. 0 and
- * *ret_settings; -EINVAL, -EOPNOTSUPP (not in this build), or the error of reading the file.
- * error->text names the variable or the place in the file, the mistake, and the allowed values.
- * Release with fp_settings_done. Allocates; no other thread may change the environment meanwhile.
+ * Reads environment, file (FARPAGE_CONFIG) and defaults, in this order of precedence. Returns 0 and
+ * *ret_settings, -EINVAL if a setting is wrong, or the error of reading a file. error->text names
+ * the variable or the place in the file, the mistake, and the allowed values. Release with
+ * fp_settings_done. Allocates; no other thread may change the environment meanwhile.
  */
 int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error);
 void fp_settings_done(struct fp_settings *settings);

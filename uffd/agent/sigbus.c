@@ -22,7 +22,7 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* while a page is not ready, a thread tries so often; then it faults again */
+#define SPINS      256u /* how often a thread tries a page that is not ready, before it faults again */
 #define REPEATS    64u  /* after so many faults in a row at one address, we look at the clock, too */
 
 /*

@@ -90,9 +90,9 @@ static void *reserve_low(uint64_t bytes)
 }
 
 /*
- * The page at which mappings without a hint begin. A low range has no random address, so this page
- * is random, as random as the kernel's own for large mappings. It lies in the third quarter, above
- * the hints of programs.
+ * The page at which mappings without a hint begin. The address of a low range is fixed. So this
+ * page is random instead, as random as the kernel's own addresses for large mappings. It lies in
+ * the third quarter of the range, above the hints of programs.
  */
 static uint32_t random_origin(uint64_t n_pages)
 {

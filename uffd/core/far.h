@@ -24,7 +24,7 @@
 
 /*
  * The number of pages of a stage, in which captured pages wait until they are written. A lane can
- * write as many pages at once.
+ * write this many pages at once.
  */
 #define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 
@@ -63,7 +63,7 @@ struct fp_far {
 	int pidfd;                /* this process, for process_madvise; -1: the agent calls madvise instead */
 	int mem_fd;               /* /proc/self/mem; -1: it can't be opened, see process_memory.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
-	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */
+	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, so nothing is kernel-filled */
 	bool may_fill;            /* from now on the kernel may fill pages: see kernel_filled.h */
 	/* A child may share pages with us: UFFDIO_MOVE refuses them until they are unshared. */
 	_Atomic bool forked;
@@ -166,8 +166,8 @@ void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 
 /*
- * Installs a page, writable, whose only copy is src: it has no other state to go back to. Blocks
- * until the kernel takes the page or its mapping is gone.
+ * Installs a page, writable, whose only copy is src. The page has no other state to go back to. So
+ * this function blocks until the kernel takes the page or its mapping is gone.
  */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
@@ -191,7 +191,8 @@ void fp_far_check_bare_calls(struct fp_far *far);
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 
 /*
- * Lifts a page's write protection and wakes the threads that wait for it. 0; -ENOENT: no mapping.
+ * Lifts a page's write protection and wakes the threads that wait for it. Returns 0, -ENOENT if the
+ * page is not mapped, or -EAGAIN if a mapping was still being changed at the deadline.
  */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 

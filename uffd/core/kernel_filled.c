@@ -71,8 +71,9 @@ void fp_kernel_filled_open(struct fp_far *far)
 	if (!far->filled_chunks)
 		return;
 	/*
-	 * a kernel before 5.18 refuses both calls if the table is locked in memory. But a child
-	 * inherits no locks, and in the process that made the table, the table is new and empty
+	 * clears the table. A kernel before 5.18 refuses both calls if the table is locked in
+	 * memory. That does no harm. In a child the table is not locked, because a child inherits
+	 * no locks. In the process that made the table, the table is new and empty
 	 */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
@@ -83,8 +84,9 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /*
  * True if the budget allows the kernel to fill pages around page. While half of the budget is free,
- * the kernel may fill pages in any chunk. With less, but at least two margins and a chunk, only in
- * a chunk that has kernel-filled pages, or in the chunk after it.
+ * the kernel may fill pages in any chunk. If less is free, but at least two margins and a chunk,
+ * the kernel may fill pages in two kinds of chunks only: a chunk that has kernel-filled pages, and
+ * the chunk after such a chunk.
  */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
@@ -102,8 +104,8 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 
 /*
  * The run of pages around page that can be kernel-filled with it: ZERO pages, and pages whose words
- * are as those of kernel-filled ones. It stays within the chunk and the mapping. If the chunk has a
- * run already, the new one stays on one side of it.
+ * say the same as those of kernel-filled pages. The run stays within the chunk and the mapping. If
+ * the chunk has a run already, the new one stays on one side of it.
  */
 static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
                                  uint32_t word)
@@ -377,8 +379,9 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 }
 
 /*
- * A CONVERTING chunk was MANAGED, and the caller's page is not among those being converted.
- * CHANGING ends soon, as no thread blocks in that state.
+ * Waits while the chunk is CHANGING: that ends soon, as no thread blocks in that state. If the
+ * chunk is CONVERTING, there is nothing to end: it was MANAGED, and the caller's page is not among
+ * those being converted.
  */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {

@@ -27,9 +27,9 @@
 #include "layout.h"
 
 /*
- * Called when the userfaultfd is new and has the whole range registered, or soon will. Before the
- * fault threads start, in a forked child too. If the page map can't be read (a process that is not
- * dumpable), there will be no kernel-filled memory.
+ * Called before the fault threads start, in a forked child too. The userfaultfd is new then: the
+ * whole range is registered with it, or soon will be. If the page map can't be read (a process that
+ * is not dumpable), there will be no kernel-filled memory.
  */
 void fp_kernel_filled_open(struct fp_far *far);
 

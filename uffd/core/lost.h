@@ -41,7 +41,8 @@ void fp_lost_forget(struct fp_far *far);
 
 /*
  * Ends the state ARRIVING of a page that no node can give back: it becomes LOST and poisoned. It
- * has no token. again: it was lost before, and a thread touched it again.
+ * has no token. The parameter again is true if the page was lost before, and a thread has touched
+ * it again.
  */
 void fp_lost_end(struct fp_far *far, uint32_t page, bool again);
 

@@ -70,11 +70,11 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 }
 
 /*
- * After a fork, a page is shared with the child until one side writes. So we make the kernel write
- * to the page, to get a copy of our own. A dirty page therefore stays writable until it is moved:
- * on a protected page the kernel's write would wait for this thread, and this thread for the write.
- * For a clean page the result is -EINVAL. Such a page is protected, so no call has pinned it for
- * writing, and it can be copied instead.
+ * After a fork, the process and its child share a page until one of them writes to it. So we make
+ * the kernel write to a dirty page, to get a copy of our own. First we make the page writable, and
+ * it stays writable until it is moved. If it were protected, the kernel's write would wait for this
+ * thread, and this thread for the write. For a clean page the result is -EINVAL. A clean page is
+ * protected, so no call has pinned it for writing, and it can be copied instead.
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {

@@ -16,9 +16,9 @@
 struct fp_evictor;
 
 /*
- * lane: carries write-backs; the caller owns it, the evictor's thread uses it. NULL: all nodes are
- * mapped. stage: where MOVE puts pages. It is FP_STAGE_PAGES accessible pages of the far range, in
- * no mapping of the program. 0 or -ENOMEM.
+ * lane carries write-backs. The caller owns it, and the evictor's thread uses it. It is NULL if all
+ * nodes are mapped. stage is where MOVE puts pages: FP_STAGE_PAGES accessible pages of the far
+ * range, in no mapping of the program. Returns 0 or -ENOMEM.
  */
 int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct fp_evictor **ret_evictor);
 void fp_evictor_free(struct fp_evictor *evictor);

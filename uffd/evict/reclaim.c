@@ -49,7 +49,11 @@ struct fp_reclaim {
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns, next_revive_ns;
-	bool adopting;        /* slots are wanted, but a session must open first: waits ADOPTING_NS a turn */
+	/*
+	 * true: slots are wanted, but a session must open first. In each turn the thread then waits
+	 * for that, ADOPTING_NS at most
+	 */
+	bool adopting;
 	_Atomic bool resting; /* no page is leaving, and none will while far->fork_freeze is set */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
@@ -165,7 +169,7 @@ static void keep_room(struct fp_reclaim *rc)
 		return;
 	/*
 	 * with capture by protect, the kernel refuses to drop a page only after the page was
-	 * written: so an eviction that has begun may be in vain, and the field sealed tells
+	 * written. So an eviction that has begun may be in vain: the field sealed is true then
 	 */
 	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;

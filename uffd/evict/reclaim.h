@@ -52,7 +52,7 @@ void fp_reclaim_publish(const struct fp_far *far);
 /* The reclaim thread; valid until fp_reclaim_stop. */
 const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *reclaim);
 
-/* In the child of a fork, where the thread does not run: frees it. NULL is fine. */
+/* Called in the child of a fork, where the thread does not run: frees the struct. NULL is fine. */
 void fp_reclaim_abandon(struct fp_reclaim *reclaim);
 
 #endif

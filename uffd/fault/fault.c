@@ -24,8 +24,12 @@
 #include "thread.h"
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
-#define FULL_READS   4   /* a read of several costs more: only after so many full reads of one message */
-#define SPIN_LOOKS   32u /* how many looks for answers come between two looks for messages */
+/*
+ * A read of several messages costs more than a read of one. So the thread reads several only after
+ * this many full reads in a row.
+ */
+#define FULL_READS 4
+#define SPIN_LOOKS 32u /* how many looks for answers come between two looks for messages */
 
 struct fp_fault_loop {
 	struct fp_server server;

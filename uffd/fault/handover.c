@@ -77,8 +77,8 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 
 /*
  * Sleeps until a guest makes a request, or for TURN_NS if a request must be tried again. The page
- * of one guest may wait for a node that is cut off. Other guests need not wait for that as long as
- * one of the REQUESTS places is free.
+ * of one guest may wait for a node that is cut off. While one of the REQUESTS places is free, other
+ * guests need not wait for that page.
  */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {

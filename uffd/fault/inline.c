@@ -131,8 +131,8 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 }
 
 /*
- * Waits a little for a token. Tokens come from the reclaim thread, and from pages that leave: this
- * thread can't hasten that.
+ * Waits a little for a token. Tokens come from pages that are leaving, and from the reclaim thread,
+ * which is woken here.
  */
 static void wait_for_room(struct fp_server *sv)
 {

@@ -183,10 +183,11 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 }
 
 /*
- * True if it is useless to wait for a token, in two cases. The nodes are full: a page that has a
- * slot may come, as it can leave again; a page without one waits. Or a fork stops evictions, and
- * may wait for this very thread: up to FORK_OVERDRAW pages come at once, others after their
- * deadline.
+ * True if it is useless to wait for a token. There are two such cases:
+ *   - The nodes are full, and the page has a slot. Then the page may come, because it can leave
+ *     again. A page without a slot waits.
+ *   - A fork stops evictions, and may wait for this very thread. Then up to FORK_OVERDRAW pages
+ *     come at once, and others after their deadline.
  */
 static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {

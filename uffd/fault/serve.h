@@ -38,7 +38,7 @@ struct fp_server {
 	const struct fp_layout *layout; /* limits read-ahead; read without its lock */
 	struct fp_lane *lane;           /* for pages that a thread waits for; NULL: all nodes are mapped */
 	struct fp_lane *ahead;          /* for pages that are read ahead; NULL: all nodes are mapped */
-	struct fp_evictor *evictor;     /* makes room here when reclaim fell behind; NULL: over a wire */
+	struct fp_evictor *evictor;     /* makes room if reclaim falls behind; NULL: over a wire */
 	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
 	struct fp_arrival *arrivals; /* an array of n_fetches */
@@ -59,8 +59,10 @@ struct fp_server_options {
 	unsigned n_fetches; /* more than FP_READ_FAULTS, if read-ahead is wanted */
 };
 
-/* Opens *server, which is zeroed: lanes, buffers, arrivals. 0 or a negative errno; fp_server_close
- * in any case. */
+/*
+ * Opens the lanes, buffers and arrivals of *server, which must be all zeros. Returns 0 or a
+ * negative errno. Call fp_server_close in both cases.
+ */
 int fp_server_open(struct fp_server *server, const struct fp_server_options *options);
 void fp_server_close(struct fp_server *server);
 
@@ -79,8 +81,8 @@ void fp_serve_starved(struct fp_server *server);
 
 /*
  * Called over a wire only. Ends arrivals whose bytes have come: all arrivals that threads wait for,
- * and a limited number of pages read ahead. once: looks at the lanes only once. Returns how many
- * arrivals were ended.
+ * and a limited number of pages read ahead. If the parameter once is true, looks at the lanes only
+ * once. Returns how many arrivals were ended.
  */
 unsigned fp_serve_reap(struct fp_server *server, bool once);
 

@@ -13,7 +13,7 @@
 
 #define FP_SPIN_NS    (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
 #define FP_SPIN_SCORE 16                       /* the highest score */
-#define FP_SPIN_PROBE 128u                     /* while it does not pay, one in so many waits spins anyway */
+#define FP_SPIN_PROBE 128u                     /* while spinning does not pay, one wait in so many tries it */
 
 struct fp_spin {
 	int score; /* above 0: spinning pays */

@@ -11,7 +11,7 @@
 #include "cleanup.h"
 
 #define WINDOW        64u
-#define MAJORITY      48u /* a thread that makes so many faults of a window makes most of them */
+#define MAJORITY      48u /* a thread is held only if at least so many faults of a window are its own */
 #define SELDOM        32u /* a held thread with fewer faults between two ticks is released */
 #define RELEASE_TRIES 1000u
 
@@ -37,8 +37,9 @@ void fp_affinity_init(struct fp_affinity *af, bool follow)
 }
 
 /*
- * Chooses the CPU on which the fault thread runs now: no other thread runs there at this moment. If
- * the program forbids the held thread that CPU, chooses the first CPU that it permits.
+ * Chooses the CPU on which the fault thread runs now, because no other thread runs there at this
+ * moment. If the program does not permit that CPU to the thread that we want to hold, chooses the
+ * first permitted one.
  */
 static int choose_cpu(const cpu_set_t *permitted)
 {

@@ -51,8 +51,8 @@ void fp_affinity_tick(struct fp_affinity *affinity);
 /*
  * Releases the calling thread if it is held. If the parameter anyone is true, releases the held
  * thread, whichever it is. Called before a thread starts threads or programs, which would inherit
- * its one CPU, and before the program reads or sets CPUs. A child of vfork shares this memory and
- * may have the held thread's CPU: it releases only itself.
+ * its one CPU, and before the program reads or sets CPUs. A child of vfork shares this memory, and
+ * may have inherited the held thread's one CPU: it releases only itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
 

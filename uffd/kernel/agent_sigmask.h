@@ -14,9 +14,9 @@
 #include <stdint.h>
 
 /*
- * Blocks signals and returns the old mask, in the kernel's form. all: also blocks the C library's
- * own signals. faults: leaves SIGBUS unblocked, as the thread may fault. Each block needs a
- * restore; pairs may nest.
+ * Blocks signals and returns the old mask, in the kernel's form. If the parameter all is true, also
+ * blocks the C library's own signals. If the parameter faults is true, leaves SIGBUS unblocked, as
+ * the thread may fault. Each block needs a restore; pairs may nest.
  */
 uint64_t fp_agent_sigmask_block(bool all, bool faults);
 void fp_agent_sigmask_restore(uint64_t mask);

@@ -37,7 +37,7 @@ typedef long fp_local_fn(long a, long b, long c, long d, long e, long f);
 /*
  * From now on, a thread whose stack lies in [base, base + len_bytes) changes stacks when it enters
  * the agent. If the parameter faults is true, threads serve their own faults in this range, by
- * SIGBUS. 0 or -ENOMEM. Called once for each range, before its first use.
+ * SIGBUS. Returns 0 or -ENOMEM. Called once for each range, before its first use.
  */
 int fp_local_stack_open(const void *base, size_t len_bytes, bool faults);
 

@@ -23,7 +23,7 @@ static void *begin(void *p)
 
 	own = true;
 	atomic_store(&thread->tid, (pid_t)syscall(SYS_gettid));
-	/* another thread would have to go through /proc, which is slow */
+	/* the thread names itself: another thread would have to go through /proc, which is slow */
 	pthread_setname_np(pthread_self(), thread->name);
 	return thread->run(thread->arg);
 }

@@ -1,6 +1,7 @@
 /*
  * userfaultfd(2), with little added. Only this module issues its ioctls. Room: uffd/kernel. Errors
- * are negative errno. A call that can be partial returns the bytes done, if any.
+ * are negative errnos. A call that may do only a part of its work returns how many bytes it has
+ * done.
  *
  * Sources: userfaultfd(2), ioctl_userfaultfd(2), and for what these omit, fs/userfaultfd.c of Linux
  * 6.1 to 6.18.
@@ -40,8 +41,8 @@ struct fp_uffd_fault {
 
 /*
  * Opens a userfaultfd: by the system call, else by /dev/userfaultfd. It serves kernel-mode faults
- * too, unless user_only. 0 and *ret_uffd; -EPERM (not permitted), -ENOSYS, -EOPNOTSUPP (no
- * write-protect: Linux before 5.7).
+ * too, unless user_only is set. Returns 0 and *ret_uffd, or an error: -EPERM (not permitted),
+ * -ENOSYS (the kernel has none), -EOPNOTSUPP (no write-protect: Linux before 5.7).
  */
 int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd);
 void fp_uffd_close(struct fp_uffd *uffd);
@@ -95,7 +96,7 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 /*
  * Moves whole pages, each atomically, from src to dst, which must be empty. Returns the bytes moved
  * (may be fewer than len), or an error: -EBUSY (pinned for I/O or shared with a forked child),
- * -ENOENT (not there), -EINVAL (mapped read-only, or locked), -EAGAIN.
+ * -ENOENT (not there), -EINVAL (mapped read-only, or locked), -EAGAIN (the layout is changing).
  *
  * The kernel may move pages without reporting them. The result includes such pages if mincore is
  * permitted or pagemap_fd is not -1.
@@ -104,7 +105,8 @@ ssize_t fp_uffd_move(const struct fp_uffd *uffd, int pagemap_fd, void *dst, void
 
 /*
  * Write-protects present pages if the parameter protect is true. Otherwise lifts their protection
- * and wakes the threads that wait for them. 0; -ENOENT: not mapped; -EAGAIN.
+ * and wakes the threads that wait for them. Returns 0, -ENOENT (not mapped) or -EAGAIN (the layout
+ * is changing).
  */
 int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect);
 

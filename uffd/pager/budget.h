@@ -42,8 +42,8 @@ void fp_budget_overdraw(struct fp_budget *budget, unsigned n);
 /* Gives back tokens that were not used. */
 void fp_budget_give(struct fp_budget *budget, unsigned n);
 /*
- * Gives back the tokens of pages that are no longer local, for whatever reason. Before that, ends
- * at most n grants.
+ * Gives back the tokens of n pages that are no longer local, for whatever reason. Before that, ends
+ * n grants (see fp_budget_grant), or all grants if there are fewer.
  */
 void fp_budget_leave(struct fp_budget *budget, unsigned n);
 
@@ -58,9 +58,11 @@ void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
 /*
  * If the program has pinned all resident pages (O_DIRECT, registered buffers), waiting frees no
  * token. The first thread that waits until its deadline in vain grants one page on top of the
- * budget. As long as there are grants, each vain attempt to evict grants one more batch, so that no
- * other thread waits so long. Each page that leaves ends one grant. The parameter for_good says
- * that waiting can't help: then the attempt grants a batch even if no thread has waited.
+ * budget. While there are grants, each attempt to evict that fails grants one more batch, so that
+ * other threads need not wait so long. Each page that leaves ends one grant.
+ *
+ * If the parameter for_good is true, waiting can't help. Then an attempt that fails grants a batch
+ * even if no thread has waited.
  */
 void fp_budget_grant(struct fp_budget *budget);
 bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: a page was granted */

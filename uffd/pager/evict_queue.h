@@ -21,7 +21,10 @@ struct fp_evict_queue {
 	uint64_t head, tail;
 };
 
-/* items: zeroed memory for room entries. room: a power of two from 1024 on. */
+/*
+ * The array items is zeroed memory for as many entries as the parameter room says. That number is a
+ * power of two from 1024 on.
+ */
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t room);
 void fp_evict_queue_done(struct fp_evict_queue *queue);
 /* Grows the queue to capacity entries or more, but no further than its room. */

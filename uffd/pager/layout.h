@@ -54,23 +54,34 @@ struct fp_layout {
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
-/* Finds the first gap of n pages from the origin on, or else from page 0 on. Its start plus
- * base_page is a multiple of align_pages. 0 and *ret_start; -ENOMEM. */
+/*
+ * Finds the first gap of n pages from the origin on, or else from page 0 on. Its start plus
+ * base_page is a multiple of align_pages. Returns 0 and *ret_start, or -ENOMEM if there is no such
+ * gap.
+ */
 int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
                    uint32_t *ret_start);
 
-/* Maps [piece.start, piece.end), which must be free. 0; -ENOMEM: too many pieces. */
+/*
+ * Maps [piece.start, piece.end), which must be free. Returns 0, or -ENOMEM if there are too many
+ * pieces.
+ */
 int fp_layout_add(struct fp_layout *layout, struct fp_piece piece);
 
-/* Unmaps all that is mapped in [start, end), foreign pieces too. *ret_reserved: how many of those
- * pages had slots reserved. 0; -ENOMEM: one piece too many; then nothing was changed. */
+/*
+ * Unmaps all that is mapped in [start, end), foreign pieces too. *ret_reserved: how many of those
+ * pages had slots reserved. Returns 0, or -ENOMEM if there might be too many pieces after the call.
+ * Then nothing was changed.
+ */
 int fp_layout_remove(struct fp_layout *layout, uint32_t start, uint32_t end, uint64_t *ret_reserved);
 
-/* Changes the far pieces of [start, end). 0; -ENOMEM. */
+/* Changes the far pieces of [start, end). Returns the same as fp_layout_remove. */
 int fp_layout_change(struct fp_layout *layout, uint32_t start, uint32_t end,
                      const struct fp_piece_change *change);
 
-/* Changes the protection of the far pieces of [start, end). 0; -ENOMEM. */
+/*
+ * Changes the protection of the far pieces of [start, end). Returns the same as fp_layout_remove.
+ */
 int fp_layout_protect(struct fp_layout *layout, uint32_t start, uint32_t end, int prot);
 
 /* The first piece of either kind that ends after page, or NULL. */
@@ -93,9 +104,9 @@ uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start
 uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
 
 /*
- * Finds the piece that contains page, and the number of changes so far. The piece is valid as long
- * as fp_layout_changes returns the same number. Called without the caller's lock. False: there is
- * no such piece, or the layout is being changed.
+ * Finds the piece that contains page, and the number of changes so far. The piece is valid while
+ * fp_layout_changes returns the same number. Called without the caller's lock. False: there is no
+ * such piece, or the layout is being changed.
  */
 bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                     uint32_t *ret_changes);

@@ -70,7 +70,10 @@ static inline void fp_pin_fence(void)
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
-/* True if the page is pinned; as fp_pin_look. */
+/*
+ * True if the page is pinned. Like fp_pin_look, it never misses a pin, but may see one that has
+ * just ended.
+ */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
 
 /*

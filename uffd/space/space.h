@@ -55,7 +55,8 @@ struct fp_remap {
 /*
  * Maps len bytes of zeros with protection prot (PROT_*), aligned to align (a power of two, at least
  * FP_PAGE_SIZE; 0: a page). With PROT_NONE, the slots are reserved later, when mprotect makes the
- * memory writable. 0 and *ret_addr; -ENOMEM (no address space, or no slots), -EINVAL.
+ * memory writable. Returns 0 and *ret_addr, -ENOMEM (no address space, or no slots), or -EINVAL
+ * (len or align is wrong).
  */
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 

@@ -45,8 +45,8 @@ void fp_space_allow_backing(struct fp_space *space);
 /* The following functions are called with the lock held, unless said otherwise. */
 
 /*
- * Checks a range that the program gave and turns it into pages. -EINVAL; -ENOMEM: not inside the
- * far range. Called without the lock.
+ * Checks a range that the program gave and turns it into pages. Returns 0, -EINVAL if the range is
+ * not made of whole pages, or -ENOMEM if it is not inside the far range. Called without the lock.
  */
 int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
                       uint32_t *ret_end);
@@ -54,7 +54,10 @@ int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len
 /* The end of the mapped pages that begin at start and have no hole; at most end. */
 uint32_t fp_space_mapped_until(const struct fp_space *space, uint32_t start, uint32_t end);
 
-/* The first piece of either kind in [start, end), cut to it. False: none. */
+/*
+ * Finds the first piece of either kind in [start, end), and cuts *ret_piece to that range. Returns
+ * false if there is no piece.
+ */
 bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t end,
                          struct fp_piece *ret_piece);
 
@@ -116,9 +119,9 @@ void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /*
  * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. The piece may be a
- * part that the caller has cut out. Gives back the tokens and slots of the piece. -ENOMEM; -EAGAIN:
- * a page can't be brought in. After an error, the page that failed and all pages after it are far,
- * as before.
+ * part that the caller has cut out. Gives back the tokens and slots of the piece. Returns 0,
+ * -ENOMEM (the kernel has too many mappings) or -EAGAIN (a page can't be brought in). After an
+ * error, the page that failed and all pages after it are far, as before.
  */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 
@@ -126,7 +129,7 @@ int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 
 /*
  * Turns a foreign piece back into unmapped range: inaccessible and registered. The caller then
- * changes the layout. -ENOMEM.
+ * changes the layout. Returns 0, or the kernel's error.
  */
 int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 

@@ -223,9 +223,9 @@ static int leave_old(struct move *m)
 }
 
 /*
- * Moves the piece old to a new piece of new_n pages, which begins at page to. All its place is
- * free. If old is longer, only its first new_n pages move. A failure half-way (no memory, a page
- * that can't be read) undoes the move.
+ * Moves the piece old to a new piece of new_n pages, which begins at page to. The pages of the new
+ * piece are free. If old is longer, only its first new_n pages move. A failure half-way (no memory,
+ * a page that can't be read) undoes the move.
  */
 static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n)
 {
