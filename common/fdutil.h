@@ -51,8 +51,8 @@ bool fp_fd_is_ours(int fd);
 
 /*
  * fp_fd_make_vital: marks a descriptor of ours as vital for a guard that is about to start
- * (fdguard.h). fp_fd_watch ends the mark. fp_fd_next_vital: returns the lowest descriptor that has
- * this mark and is not below the parameter from; -1: none.
+ * (fdguard.h). A later fp_fd_watch of this descriptor removes the mark. fp_fd_next_vital: returns
+ * the lowest descriptor that has this mark and is not below the parameter from; -1: none.
  */
 void fp_fd_make_vital(int fd, uint8_t mark);
 int fp_fd_next_vital(int from, uint8_t mark);

@@ -14,7 +14,7 @@
 
 #define FP_HIST_SUB_BITS 6
 #define FP_HIST_MAX_BITS 37
-/* 137 s; longer values count in the last bucket, but maximum and mean are exact */
+/* 137 s; a longer value counts in the last bucket, but with its exact size in maximum and mean */
 #define FP_HIST_MAX_NS ((1ull << FP_HIST_MAX_BITS) - 1)
 /* indices 0..127 hold 0..127 ns exactly; each further power of two up to 2^37 has 64 indices */
 #define FP_HIST_BUCKETS ((FP_HIST_MAX_BITS - FP_HIST_SUB_BITS + 1u) << FP_HIST_SUB_BITS)

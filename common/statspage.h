@@ -100,11 +100,11 @@ struct fp_statspage {
 };
 
 /*
- * Creates the page at path (0600), fills the identity fields of the calling process, and maps the
- * page. It is locked in memory where the limit allows. An existing regular file of this user is
- * replaced. But if the parameter yields is true, a page whose lock is held is not replaced: -EBUSY.
- * Returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for the page.
- * Release with fp_statspage_close. Call before the fault threads start.
+ * Creates the page at path (0600), fills in the identity fields of the calling process, and maps
+ * the page. Locks it in memory where the limit allows. Replaces an existing regular file of this
+ * user. But if the parameter yields is true and the file's lock is held, does not replace it, and
+ * returns -EBUSY. Otherwise returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE
+ * has no room for the page. Release with fp_statspage_close. Call before the fault threads start.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
@@ -138,8 +138,8 @@ int fp_statspage_owner(const char *name);
 
 /*
  * Takes the name of a file in the folder of fp_statspage_path. If it is a page's temporary name,
- * returns the number of the process that is making the page. 0: that process has ended, so nobody
- * completes the page. -EINVAL: the name has another form.
+ * returns the number of the process that is making the page. Returns 0 if that process has ended,
+ * so that nobody completes the page. Returns -EINVAL if the name has another form.
  */
 int fp_statspage_maker(const char *name);
 

@@ -34,8 +34,8 @@ struct far_options {
 	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 ms */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
-	const char
-	    *stats_file;     /* file of statistics; NULL: `farpage hist` finds them by PID during the run */
+	/* path of the statistics; NULL: `farpage hist` finds them by PID during the run */
+	const char *stats_file;
 	uint32_t fault_mode; /* enum far_fault_mode */
 	uint32_t on_loss;    /* enum far_on_loss */
 	/*

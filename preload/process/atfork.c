@@ -126,8 +126,8 @@ static void wake_allocator(void)
 }
 
 /*
- * Puts our prepare before jemalloc's handlers. The very first registration is jemalloc's own, or
- * makes jemalloc register.
+ * Handles the very first registration: puts our prepare before jemalloc's handlers. If this
+ * registration is not jemalloc's own, makes jemalloc register now.
  */
 static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {

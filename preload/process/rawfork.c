@@ -37,9 +37,9 @@ static enum child refuse(const char *call, const char *why)
 }
 
 /*
- * Decides how to make the child of a call of clone. flags: those of the call, with the signal.
- * has_stack: the child begins on another stack, which fork can't do. cleared: the word that the
- * kernel clears when the child ends.
+ * Decides how to make the child of a call of clone. The parameter flags has the call's flags, with
+ * the signal. has_stack is true if the child begins on another stack, which fork can't do. cleared
+ * is the word that the kernel clears when the child ends.
  *
  * In fault mode inline, a child that runs beside its parent is refused. The kernel takes the
  * child's signal stack away, so none of its faults could be served.

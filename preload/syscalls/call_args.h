@@ -33,8 +33,9 @@ struct fp_call_args {
 bool fp_call_args_far(const void *addr, size_t len);
 
 /*
- * Copies len bytes from the program's memory, far or local. 0 or -EFAULT; -E2BIG: so many bytes
- * can't be pinned at once.
+ * Copies len bytes from the program's memory, far or local. Returns 0, -EFAULT if the program does
+ * not have that memory, or an error of fp_agent_pin (-E2BIG: so many bytes can't be pinned at
+ * once).
  */
 int fp_call_args_fetch(void *dst, const void *src, size_t len);
 /* Copies len bytes to the program's memory, with the same results. */
@@ -58,9 +59,9 @@ void fp_call_args_vforked(size_t depth);
 
 /*
  * Pins the memory that the pieces name; job's is_wide chooses the size of windows. Replaces
- * arguments by copies where the kernel must see copies. 0; -E2BIG or -ENOMEM: too much to pin or to
- * copy; -EFAULT: the program does not have that memory. After -EFAULT the caller lets the kernel
- * report it.
+ * arguments by copies where the kernel must see copies. Returns 0, -E2BIG or -ENOMEM (too much to
+ * pin or to copy), or -EFAULT (the program does not have that memory). After -EFAULT the caller
+ * lets the kernel report it.
  */
 int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *pieces);
 

@@ -115,9 +115,9 @@ int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
  * With FP_AFFINITY_AUTO, the agent holds the thread that faults most on the fault thread's CPU.
- * This call gives the held thread its own CPUs back: only if it is the calling thread, or in any
- * case if the parameter anyone is true. The shim calls it before the program creates threads or
- * processes, and before the program reads or sets its CPUs.
+ * This call gives the held thread its own CPUs back, if it is the calling thread. If the parameter
+ * anyone is true, it does so whichever thread is held. The shim calls it before the program creates
+ * threads or processes, and before the program reads or sets its CPUs.
  */
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 

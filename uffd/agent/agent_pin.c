@@ -23,7 +23,7 @@
 #define RANGES_MAX  1024u /* at most so many ranges in one pin: the kernel takes no more iovecs */
 #define NESTED_MAX  8u    /* how many pins are noted for each thread */
 #define QUARTER_MIN 4u    /* pages that may be pinned whatever the budget is */
-#define LINES       64u   /* threads begin their search for places at so many different lines, in rotation */
+#define LINES       64u   /* each thread begins its search for places at one of so many lines, in turn */
 
 /*
  * The pins of this thread, the outermost first. A longjmp may leave a pin behind. The next call of

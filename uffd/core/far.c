@@ -144,9 +144,10 @@ static int found_family(struct fp_far *far)
 }
 
 /*
- * How large the range may be under a limit. Half of each limit is left to everything else.
- * RLIMIT_DATA does not count the whole range, only the mapped part and the tables. So the range may
- * be larger than that limit, but its tables must take little of it.
+ * How large the range may be under a limit. RLIMIT_AS counts the whole range. So the range gets
+ * half of that limit, and the other half is left to everything else. RLIMIT_DATA counts only the
+ * mapped part of the range, and its tables. So the range may be 32 times as large as that limit:
+ * its tables then use up a tenth of the limit.
  */
 uint64_t fp_far_fitting_bytes(int kind, uint64_t limit)
 {

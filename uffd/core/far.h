@@ -88,8 +88,8 @@ static inline uint32_t fp_far_page(const struct fp_far *far, uint64_t addr)
 }
 
 /*
- * False if a limit took the page out of the range. The eviction queue may still name it: a thread
- * that takes entries is counted in far->evicting, and asks here first.
+ * False if a limit took the page out of the range. The eviction queue may still name such a page.
+ * So a thread that takes entries from the queue is counted in far->evicting, and asks here first.
  */
 static inline bool fp_far_has(const struct fp_far *far, uint32_t page)
 {
@@ -111,8 +111,8 @@ static inline void fp_count(_Atomic uint64_t *counter, uint64_t n)
 
 /*
  * Reserves address space and tables, and registers the range. Halves the size while the limits
- * (RLIMIT_AS, overcommit) refuse it. far->uffd is open. 0 or a negative errno; release with
- * fp_far_unreserve.
+ * (RLIMIT_AS, overcommit) refuse it. far->uffd must be open. Returns 0 or a negative errno. Release
+ * with fp_far_unreserve.
  */
 int fp_far_reserve(struct fp_far *far);
 void fp_far_unreserve(struct fp_far *far);

@@ -8,7 +8,7 @@
  *        └────────────────────────────────────────────────┘
  *           end: a page is to leave, or its mapping ends (CHANGING on the way)
  *
- * A run of ZERO pages leaves the userfaultfd's range: all in one 2 MiB chunk and one mapping. When
+ * A run of ZERO pages, all in one 2 MiB chunk and one mapping, leaves the userfaultfd's range. When
  * the next mapping's pages are touched, they continue the run (CHANGING on the way). Each page has
  * a token. Its word says RESIDENT and DIRTY from then on, touched or not: the kernel may fill it at
  * any moment, with the zeros that such a word promises. These must stay true:

@@ -156,8 +156,8 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 /* ---- budget ---- */
 
 /*
- * Called when reclaim fell behind. False if it evicted nothing: the evictor is busy, or no page can
- * leave.
+ * Called when reclaim fell behind. Returns false if no page could be evicted here: the evictor is
+ * busy, or no page can leave.
  */
 static bool make_room(struct fp_server *sv)
 {

@@ -13,8 +13,8 @@
 #define LOOK_NS (200 * FP_NSEC_PER_MSEC)
 
 /*
- * The n-th field of stat after the name, from 1 on. The name itself may contain any character.
- * NULL: there are fewer fields.
+ * The n-th field of stat after the name; n counts from 1. The name itself may contain any
+ * character. NULL: there are fewer fields.
  */
 static const char *field(const char *stat, unsigned n)
 {

@@ -21,8 +21,8 @@
  *     which is local.
  *   - A stack belongs to one call, not to a thread: calls take one that is free. A child of vfork
  *     that is killed in a call keeps its stack; nothing else is lost.
- *   - The child of a fork runs on its copy of the stack, and gives that back. So it needs no far
- *     memory until its agent runs.
+ *   - The child of a fork runs on its copy of the stack, and gives that copy back. So it needs no
+ *     far memory until its agent runs.
  *   - A call that waits with signals open (read, poll) stays on the program's stack. Its buffers
  *     are pinned or copied: see preload/syscalls.
  */

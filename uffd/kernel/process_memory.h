@@ -15,8 +15,8 @@
 int fp_process_memory_check(void);
 
 /*
- * Copies the page at addr. False if it is absent, or can't be read. Never waits for a fault.
- * mem_fd: of /proc/self/mem, or -1.
+ * Copies the page at addr. False if it is absent, or can't be read. Never waits for a fault. mem_fd
+ * is a descriptor of /proc/self/mem, or -1.
  */
 bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes);
 

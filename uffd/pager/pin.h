@@ -56,8 +56,8 @@ static inline struct fp_page_range fp_pin_at(const struct fp_pin_table *table, u
 }
 
 /*
- * Orders two steps of a thread: first the write of a range or a page's word, then the look at the
- * other.
+ * Orders two steps of a thread. In the first it writes its own side: a range, or a page's word. In
+ * the second it looks at the other side.
  */
 static inline void fp_pin_fence(void)
 {

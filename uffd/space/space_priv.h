@@ -97,7 +97,10 @@ bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 /* The first page of the chunk that follows the chunk of page; at most end. */
 uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
 
-/* Registers kernel-filled pages again, with the rest of their runs. False: not all of them. */
+/*
+ * Registers kernel-filled pages again, with the rest of their runs. Returns false if some could not
+ * be registered.
+ */
 bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
 
 enum fp_drop {

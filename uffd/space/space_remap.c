@@ -214,7 +214,9 @@ static int restore_prot(struct fp_space *space, const struct fp_piece *old, stru
 static int leave_old(struct move *m)
 {
 	struct fp_space *space = m->space;
-	/* slots reserved for the part that is unmapped here: they move with the bytes */
+	/*
+	 * how many slots were reserved for the part that is unmapped here: they move with the bytes
+	 */
 	uint64_t carried = 0;
 	int r = fp_space_open_range(space->far, m->from, m->n, PROT_NONE);
 
