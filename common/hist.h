@@ -50,7 +50,7 @@ uint64_t fp_hist_max(const struct fp_hist *h);
 double fp_hist_mean(const struct fp_hist *h);
 
 /*
- * Writes h to out in one of four forms. title: a name for the text form. Returns 0 or a negative
+ * Writes h to out in one of four forms. title is a name for the text form. Returns 0 or a negative
  * errno of the stream.
  *   - TEXT: a summary line and bars, for a person.
  *   - JSON: one object with count, min, mean, p50, p90, p99, p999 and max in ns, and the non-empty

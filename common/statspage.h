@@ -2,9 +2,9 @@
  * The stats page: a memory-mapped file in which an agent counts. Room: common. Writers (uffd/) only
  * add with relaxed atomics. Readers copy the page (statsview.h) without stopping anyone.
  *
- * The file is unlinked at exit, unless the user gave its path (--stats-file). As long as the writer
- * maps the file, the writer holds a lock on it (flock). So readers in another pid namespace also
- * know whether the writer lives.
+ * The file is unlinked at exit, unless the user gave its path (--stats-file). While the writer maps
+ * the file, it holds a lock on the file (flock). So readers in another pid namespace also know
+ * whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H

@@ -16,9 +16,9 @@ struct fp_statsview {
 };
 
 /*
- * Opens a page and copies it. 0 and *ret_view, which fp_statsview_close closes. -EINVAL: the file
- * is no stats page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or the
- * error of open(2).
+ * Opens a page and copies it. Returns 0 and *ret_view, which fp_statsview_close closes, or an
+ * error: -EINVAL (the file is no stats page), -ENODATA (it is cut short), -EPROTO (it is of another
+ * version), -ENOMEM, or the error of open(2).
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 

@@ -407,7 +407,10 @@ static int fail_unknown(struct reader *r, const yaml_event_t *key, const struct 
 	return fail(r, &key->start_mark, "unknown key '%.60s'; allowed here: %s", scalar(key), allowed);
 }
 
-/* Reads one "key: value". seen: one bit for each field whose key this mapping has had. */
+/*
+ * Reads one "key: value". The parameter seen has one bit for each field whose key this mapping has
+ * had.
+ */
 static int read_entry(struct reader *r, const yaml_event_t *key, const struct fp_conf_field *fields,
                       void *target, uint64_t *seen)
 {

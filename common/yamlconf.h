@@ -80,7 +80,7 @@ int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *tar
  */
 void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len);
 
-/* Appends a copy of len bytes of text. 0 or -ENOMEM. */
+/* Appends a copy of len bytes of text. Returns 0 or -ENOMEM. */
 int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
 
 /*

@@ -4,9 +4,9 @@
  * they are touched.
  *
  * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure.
- * All functions may be called from any thread unless said otherwise. They block as long as a
- * control request to a node takes (at most the deadline). If no node can give a page back, a touch
- * of the page raises SIGBUS: see patience_ms and on_loss.
+ * All functions may be called from any thread unless said otherwise. A function that sends a
+ * control request to a node blocks until the answer comes, at most until the deadline. If no node
+ * can give a page back, a touch of the page raises SIGBUS: see patience_ms and on_loss.
  */
 #ifndef FARPAGE_H
 #define FARPAGE_H

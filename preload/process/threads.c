@@ -20,9 +20,9 @@
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
 /*
- * The arguments of a new thread, in local memory; the thread frees them. stack: its signal stack,
- * or NULL if it needs none. mask: the thread's own signal mask. The thread can't inherit it, as its
- * creator may have signals blocked for a call on a local stack.
+ * The arguments of a new thread, in local memory; the thread frees them. The member stack is its
+ * signal stack, or NULL if it needs none. mask is the thread's own signal mask. The thread can't
+ * inherit it, as its creator may have signals blocked for a call on a local stack.
  */
 struct start {
 	void *(*run)(void *);

@@ -220,7 +220,10 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 		       0);
 }
 
-/* The mask for the program's handler. before: the thread's mask when the signal came. */
+/*
+ * The mask for the program's handler. The parameter before is the thread's mask when the signal
+ * came.
+ */
 static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before)
 {
 	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
@@ -231,9 +234,9 @@ static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before
 }
 
 /*
- * Resets the action (SA_RESETHAND), unless the program has changed it again. number: how many
- * changes there were when the action was read. Without a hook, the kernel has reset its own action
- * already.
+ * Resets the action (SA_RESETHAND), unless the program has changed it again. The parameter number
+ * says how many changes there were when the action was read. Without a hook, the kernel has reset
+ * its own action already.
  */
 static void reset_hand(int sig, struct taken *t, uint64_t number)
 {

@@ -26,7 +26,7 @@ struct fp_signal_hook {
 
 /*
  * Takes a signal over for the rest of the process's life; hook is copied. Called once for each
- * signal, before the program runs. 0 or a negative errno.
+ * signal, before the program runs. Returns 0 or a negative errno.
  */
 int fp_signals_take(int sig, const struct fp_signal_hook *hook);
 /* Takes all other signals, without hooks: sigframe.h runs their handlers. */

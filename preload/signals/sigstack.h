@@ -52,8 +52,10 @@ stack_t fp_sigstack_kernels(const struct fp_sigstack *stack);
 bool fp_sigstack_has(const struct fp_sigstack *stack, uintptr_t addr);
 /* True if addr is on the signal stack that the program has set, by the kernel's rules. */
 bool fp_sigstack_is_programs(const struct fp_sigstack *stack, uintptr_t addr);
-/* Does the kernel's part of sigaltstack, for a thread whose stack pointer is sp. 0 or a negative
- * errno. */
+/*
+ * Does the kernel's part of sigaltstack, for a thread whose stack pointer is sp. Returns 0 or a
+ * negative errno.
+ */
 int fp_sigstack_set(struct fp_sigstack *stack, const stack_t *wanted, uintptr_t sp);
 
 /* True if the caller runs on a signal stack, ours or the program's. */

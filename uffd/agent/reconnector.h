@@ -21,7 +21,7 @@ struct fp_reconnector_options {
 	void (*leave_local)(void);
 };
 
-/* Starts the threads. 0 or a negative errno. */
+/* Starts the threads. Returns 0 or a negative errno. */
 int fp_reconnector_start(const struct fp_reconnector_options *options,
                          struct fp_reconnector **ret_reconnector);
 

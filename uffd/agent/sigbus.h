@@ -25,16 +25,16 @@ enum fp_access {
 enum fp_access fp_sigbus_access(const void *context);
 
 /*
- * From now on faults in [base, base + len) go to this agent. 0; -ENOSPC: too many agents in this
- * process.
+ * From now on faults in [base, base + len) go to this agent. Returns 0, or -ENOSPC if this process
+ * has too many agents.
  */
 int fp_sigbus_add(struct fp_agent *agent, uintptr_t base, uint64_t len);
 void fp_sigbus_remove(const struct fp_agent *agent);
 
 /*
  * Installs the process's handler, once. It passes every SIGBUS that is not ours to the former
- * handler. 0 or a negative errno. The program may install a handler of its own later, if that
- * handler calls this one. After that the program may open no more agents.
+ * handler. Returns 0 or a negative errno. The program may install a handler of its own later, if
+ * that handler calls this one. After that the program may open no more agents.
  */
 int fp_sigbus_install(void);
 

@@ -262,8 +262,8 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	far->first = first;
 	far->last = last;
 	/*
-	 * sequentially consistent: either an evictor, or a thread that brings pages in, sees the
-	 * new bounds of the range, or we see here that it runs, and wait
+	 * sequentially consistent: an evictor, or a thread that brings pages in, either sees the
+	 * new bounds of the range, or is seen here. In the second case we wait until it is done
 	 */
 	while (atomic_load(&far->evicting) || atomic_load(&far->bringing))
 		sched_yield();

@@ -47,8 +47,10 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end);
 
-/* A mapping of at most so many pages leaves its run to the kernel when it ends. The next mapping
- * there often takes the run over, which needs no system call. */
+/*
+ * A mapping of at most this many pages leaves its run to the kernel when it ends. Often the next
+ * mapping at the same place takes the run over, which needs no system call.
+ */
 #define FP_KERNEL_FILLED_SHORT 1024u
 
 /*

@@ -42,8 +42,8 @@ void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store
 #define FP_NODE_NOTICE_REASON_LEN 128
 
 /*
- * Why a node is away, as text for a person. why: its device's own reason, or NULL. Returns buf or a
- * constant.
+ * Why a node is away, as text for a person. The parameter why is its device's own reason, or NULL.
+ * Returns buf or a constant.
  */
 const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len);
 

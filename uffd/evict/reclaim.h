@@ -22,7 +22,7 @@ struct fp_reclaim_options {
 	void *arg;
 };
 
-/* Starts the thread. 0 or a negative errno. */
+/* Starts the thread. Returns 0 or a negative errno. */
 int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim);
 /*
  * Ends the thread and abandons write-backs under way: only for far memory that is no longer used.

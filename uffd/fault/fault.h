@@ -24,7 +24,7 @@ struct fp_fault_options {
 	struct fp_affinity *affinity; /* is told of every fault; outlives the loop */
 };
 
-/* Starts the thread. 0 or a negative errno. */
+/* Starts the thread. Returns 0 or a negative errno. */
 int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop);
 
 /* Ends the thread. Later faults wait for ever, so no thread may touch far memory any more. NULL is

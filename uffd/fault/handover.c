@@ -129,7 +129,7 @@ bool fp_handover_is_guest(const struct fp_handover *h)
 	return is_guest;
 }
 
-/* Makes a request. NULL: none is free. */
+/* Makes a request. Returns NULL if no place for it is free. */
 static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 {
 	for (unsigned i = 0; i < REQUESTS; i++) {

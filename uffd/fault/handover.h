@@ -13,9 +13,12 @@ struct fp_handover;
 struct fp_inline;
 struct fp_uffd_fault;
 
-/* Starts the thread that serves requests by fp_inline_serve. 0 or a negative errno. */
+/* Starts the thread that serves requests by fp_inline_serve. Returns 0 or a negative errno. */
 int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover);
-/* NULL is fine, here and below. abandon: in the child of a fork, where the thread does not run. */
+/*
+ * NULL is fine, here and below. fp_handover_abandon is for the child of a fork, where the thread
+ * does not run.
+ */
 void fp_handover_stop(struct fp_handover *handover);
 void fp_handover_abandon(struct fp_handover *handover);
 

@@ -31,11 +31,11 @@ enum fp_inline_end {
 	FP_INLINE_LOST,   /* no node can give the page back */
 };
 
-/* Opens the servers. 0 or a negative errno. */
+/* Opens the servers. Returns 0 or a negative errno. */
 int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline);
 /*
- * Called when no thread serves any more. abandon: for the child of a fork. NULL is fine, here and
- * below.
+ * Called when no thread serves any more. fp_inline_abandon is for the child of a fork. NULL is
+ * fine, here and below.
  */
 void fp_inline_stop(struct fp_inline *in);
 void fp_inline_abandon(struct fp_inline *in);

@@ -38,8 +38,8 @@ struct fp_fdguard {
 /*
  * Starts a thread with a descriptor table of its own, which has only the vital descriptors
  * (fdutil.h). Does not wait for it. peer uses the program's table, and outlives the guard. *guard
- * is in locked memory. Where kcmp(2) is refused, the tables are not compared. 0 or a negative
- * errno.
+ * is in locked memory. Where kcmp(2) is refused, the tables are not compared. Returns 0 or a
+ * negative errno.
  */
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer);
 

@@ -18,8 +18,8 @@ struct fp_lastthread {
 /*
  * Looks, at intervals, whether only agent threads are left. Then ends the process as the C library
  * would: by exit(0), on a new thread, which can fault and get signals like the program's threads.
- * stat_fd: this process's /proc/self/stat; with -1, the process is never ended. Called by the
- * reclaim thread. Allocates only when the end has come.
+ * stat_fd is a descriptor of this process's /proc/self/stat. If it is -1, the process is never
+ * ended. Called by the reclaim thread. Allocates only when it ends the process.
  */
 void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns);
 

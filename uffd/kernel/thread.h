@@ -20,8 +20,10 @@ struct fp_thread {
 	_Atomic pid_t tid;
 };
 
-/* Starts run(arg) on a thread called name (a constant of at most 15 characters). *thread must stay
- * in place until it is joined. 0 or a negative errno. */
+/*
+ * Starts run(arg) on a thread called name (a constant of at most 15 characters). *thread must stay
+ * in place until it is joined. Returns 0 or a negative errno.
+ */
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg);
 /* Waits for the thread's end and frees its stack. Does nothing if it never ran. */
 void fp_thread_join(struct fp_thread *thread);

@@ -50,7 +50,7 @@ struct fp_layout {
 	_Atomic uint32_t changes; /* odd while the pieces are being changed */
 };
 
-/* Makes a layout for a range of n_pages. 0 or -ENOMEM. */
+/* Makes a layout for a range of n_pages. Returns 0 or -ENOMEM. */
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
