@@ -15,9 +15,9 @@
  * jemalloc registers when it is first used, before any constructor of ours. So we interpose the
  * registration itself.
  *
- * When our handler prepare runs, jemalloc is locked. So the agent's part in it does not allocate,
- * and waits for no thread that does. Our handler quiet does wait for such threads, so it runs
- * before jemalloc's prepare.
+ * When our handler prepare runs, jemalloc is locked. So the agent's part of this handler does not
+ * allocate, and waits for no thread that allocates. Our handler quiet waits for such threads, so it
+ * runs before jemalloc's prepare.
  */
 #include <dlfcn.h>
 #include <jemalloc/jemalloc.h>

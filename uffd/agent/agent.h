@@ -219,9 +219,9 @@ bool fp_agent_is_own_thread(void);
  * fork that it interrupted.
  *   - quiet waits for nodes that are cut off: until the deadline, and after it only while pages
  *     wait for these nodes. Then it waits for write-backs, and for work of the agent that
- *     allocates. Each of these two waits may last about as long as the deadline. So quiet must
- *     come before the allocator's locks are taken. On a far stack, quiet ends the process with
- *     status 125.
+ *     allocates. Each of these two waits may last about as long as the deadline. That work needs
+ *     the allocator's locks, so quiet must come before the fork takes them. On a far stack, quiet
+ *     ends the process with status 125.
  *   - prepare marks every slot in use as shared with the child, and locks the layout.
  *   - parent lets all work go on.
  *   - child starts an agent of its own over the inherited address space. The child sees exactly the

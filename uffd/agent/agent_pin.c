@@ -114,8 +114,8 @@ static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range m
 }
 
 /*
- * Turns ranges of bytes into *ret_n ranges of pages. Returns 0, or -E2BIG and the part that would
- * fit.
+ * Turns ranges of bytes into *ret_n ranges of pages. Returns 0, or -E2BIG if they are too many.
+ * Then *hold says which part of them would fit.
  */
 static int collect(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n,
                    struct fp_page_range *ret_pages, uint32_t *ret_n, struct fp_pin *hold)

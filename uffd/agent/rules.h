@@ -35,8 +35,8 @@ struct fp_rule *fp_rules_add(struct fp_rules *rules);
 void fp_rules_done(struct fp_rules *rules);
 
 /*
- * Returns 0, or -EINVAL and *ret_index: a rule that can fit nothing, or the first rule beyond
- * FP_RULES_MAX.
+ * Returns 0, or -EINVAL if a rule can fit nothing, or if there are more than FP_RULES_MAX rules.
+ * *ret_index is then the index of that rule, or of the first rule beyond FP_RULES_MAX.
  */
 int fp_rules_check(const struct fp_rules *rules, size_t *ret_index);
 

@@ -28,8 +28,8 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 /* ---- ends ---- */
 
 /*
- * The page is LOST. Notes whether fp_lost_revive may bring it back: its node may return, or the
- * page has no slot and needs only a free one.
+ * Called for a page that is LOST. Notes whether fp_lost_revive may bring the page back: either its
+ * node may return, or the page has no slot and only needs a free one.
  */
 static void look_again(struct fp_far *far, uint64_t word)
 {

@@ -116,7 +116,7 @@ static void *run(void *arg)
 
 /*
  * In a new pid namespace, a guest may have the same low number as the process whose memory it
- * shares. But there tgkill does not find the thread that serves requests.
+ * shares. But in that namespace tgkill does not find the thread that serves requests.
  */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
