@@ -193,7 +193,10 @@ static int one_word(const struct printf_info *info, size_t n, int *types, int *s
 	return 1;
 }
 
-/* If a library such as libquadmath has registered conversions, every printf looks them up. */
+/*
+ * Registers a printf conversion, as libraries such as libquadmath do. Every later printf looks it
+ * up.
+ */
 static void formats(void)
 {
 	char text[32];

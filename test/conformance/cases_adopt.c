@@ -90,8 +90,8 @@ static void write_is_denied(void **state)
 }
 
 /*
- * If a client does not check its own writes, the node or the node's device stops them, and breaks
- * the link.
+ * A client may omit the check of its own writes. Then the node, or the node's device, denies the
+ * write and breaks the link.
  */
 static void write_of_a_cheat_is_denied(void **state)
 {
@@ -198,8 +198,8 @@ static void once_and_without_leases(void **state)
 }
 
 /*
- * A child proves that it may adopt by the token of its parent's session (bytes from the handshake).
- * A resume does not change this token. So children need not be told of the resume.
+ * A child shows the token of its parent's session (bytes from the handshake), to prove that it may
+ * adopt. A resume does not change this token. So children need not be told of the resume.
  */
 static void token_of_a_resumed_parent(void **state)
 {
@@ -429,9 +429,9 @@ static bool link_reads(struct fp_link *link, uint32_t lease_id, uint64_t at, uin
 }
 
 /*
- * Runs in a child whose parent has ended, and which has a copy of the parent's session. It opens
- * its own session and adopts. Until then its copy of the socket keeps the parent's session alive.
- * Over rdma the grace period does so.
+ * Runs in a child that has a copy of its parent's session. When the parent has ended, the child
+ * opens a session of its own and adopts. Before the adoption, the child's copy of the socket keeps
+ * the parent's session alive. Over rdma the grace period does so.
  */
 static void orphan(const struct bed *bed, struct fp_session *parents, const struct fp_lease *lease,
                    pid_t parent)

@@ -34,8 +34,8 @@ static void continue_node(struct rig *rig)
 
 /*
  * Each request that is under way ends, with success or an error. If the node itself answers
- * requests, all of them fail. If the memory outlives the node, none fails. If a device moves the
- * bytes, those requests fail whose bytes had not been moved yet.
+ * requests (tcp), all of them fail. If the memory outlives the node (shm), none fails. If a device
+ * moves the bytes (rdma), those requests fail whose bytes it had not moved yet.
  */
 static void killed_in_mid_flight(void **state)
 {
@@ -136,8 +136,8 @@ static void stopped_for_longer_than_the_deadline(void **state)
 }
 
 /*
- * The answer to a control call comes too late. Later answers still match their calls, and the
- * granted lease is given back.
+ * The answer to a control call comes after the call's deadline. Later answers still match their
+ * calls. If the late answer grants a lease, that lease is given back.
  */
 static void stopped_during_a_control_call(void **state)
 {

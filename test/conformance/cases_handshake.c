@@ -231,8 +231,8 @@ static void node_that_is_absent(void **state)
 
 	test_daemon_stop(&rig->node);
 	/*
-	 * After a process has ended, the kernel needs a moment to close the listener of its
-	 * io_uring.
+	 * The kernel needs a moment after the end of a process to close its listening socket,
+	 * because an io_uring still holds the socket.
 	 */
 	do
 		r = rig_open(&rig->url, NULL, 0, &session);

@@ -323,9 +323,9 @@ static void cut_and_resumed(void **state)
 }
 
 /*
- * The client gives up a WRITE, resumes its session, and writes to the same place again. Only then
- * does the old WRITE reach the node, or the part of it that was held back. The old WRITE must have
- * no effect.
+ * The client gives up a WRITE, resumes its session, and writes to the same place again. Until then
+ * the proxy holds back a part of the old WRITE, or all of it. These bytes must have no effect when
+ * they reach the node.
  */
 static void late_write_never_lands(void **state)
 {
@@ -407,8 +407,9 @@ static void bye_frees_at_once(void **state)
 }
 
 /*
- * A process is killed, and its session ends at once: the node's grace period is longer than this
- * test waits. Only over a socket can the node tell the end of a process from a broken cable.
+ * A process is killed. Its session ends at once, and not after the grace period, which is longer
+ * than this test waits. Only over a socket can the node tell the end of a process from a broken
+ * cable.
  */
 static void killed_client_frees_at_once(void **state)
 {

@@ -66,9 +66,11 @@ uint8_t *family_inherit(void *base);
  */
 void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
-/* Adopts the parent's leases, in a session that it opens if there is none. */
+/*
+ * Adopts the parent's leases into the holder's session. Opens that session first if there is none.
+ */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
-/* Unmaps the lease with that index. A lease that is not mapped is fine. */
+/* Unmaps the lease with that index. Does nothing if the lease is not mapped. */
 void family_unmap(struct holder *holder, unsigned i);
 /* Closes the holder's link, if any, unmaps its leases, and closes or abandons its session. */
 void family_holder_leave(struct holder *holder, bool abandons);

@@ -69,9 +69,10 @@ int rig_setup_secret(void **state);
 int rig_teardown(void **state);
 
 /*
- * Calls fp_session_open with a secret and a deadline (0: PATIENCE_NS). If the parameter `secret` is
- * NULL, it uses the secret of a node whose configuration names none. Such a node has a secret only
- * over rdma. RIG_NO_SECRET: no secret at all.
+ * rig_open calls fp_session_open with a deadline (0: PATIENCE_NS) and with the secret from
+ * rig_secret. rig_secret returns its argument, except for two values. For NULL it returns the
+ * secret of a node whose configuration sets no secret: TEST_DAEMON_SECRET over rdma, NULL over
+ * other transports. For RIG_NO_SECRET it returns NULL: the client uses no secret.
  */
 #define RIG_NO_SECRET "none"
 const char *rig_secret(const char *secret);

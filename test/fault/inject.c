@@ -94,7 +94,7 @@ static int fate(enum inject_call call)
 static bool classify(unsigned long request, const void *arg, enum inject_call *ret_call, uintptr_t *ret_addr)
 {
 	const struct uffdio_writeprotect *wp = arg;
-	const struct uffdio_range *range = arg; /* each argument begins with an address or a range */
+	const struct uffdio_range *range = arg; /* each argument begins with an address or range */
 
 	switch (request) {
 	case UFFDIO_COPY:
@@ -191,8 +191,8 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 }
 
 /*
- * If the call must fail, it drops no page. The caller must notice the failure, because the pages
- * are still there.
+ * How this call must fail: see fate. A call that must fail drops no page. The caller must notice
+ * this failure, because the pages are still there.
  */
 static int fate_of_dontneed(uintptr_t addr)
 {

@@ -78,8 +78,8 @@ static bool is_within(const void *p, const char *start, size_t len)
 }
 
 /*
- * Faults of that thread are served on its signal stack. During such a fault the far stack is coming
- * back, so the test lets it stay.
+ * Faults of the thread `caller` are served on its signal stack. While such a fault is served, the
+ * far stack is being brought in. So the test does not make the stack leave then.
  */
 int __wrap_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -173,7 +173,9 @@ static void hold_pages(void)
 	atomic_store(&leave_me, false);
 }
 
-/* In each group of 16 pages, the first are resident and the rest are not. */
+/*
+ * Reads the first four pages of each 16 pages, so that these are resident. Then moves the mapping.
+ */
 static void move_pages(void)
 {
 	struct fp_space *space = fp_agent_space(scene.agent);

@@ -224,9 +224,9 @@ static void await(int fd, enum stage stage)
 }
 
 /*
- * Kills the process group of a client's children, if there are any, after up to 20 ms. Half of the
- * time it first waits until the child has read its parent's bytes. False: a child had ended by
- * itself, with another status than LATE.
+ * Kills the process group of a client's children, if there are any, after up to 20 ms. In half of
+ * the cases it first waits until the child has read its parent's bytes. Returns false if a child
+ * had ended by itself, with another status than LATE.
  */
 static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 {

@@ -222,7 +222,10 @@ static void *map_fresh(const struct scene *s)
 	return fresh;
 }
 
-/* While a node may still come back, no reader fails, and no thread fails that waits for a token. */
+/*
+ * While a node may still come back, no reader fails. A thread that waits for a token does not fail
+ * either.
+ */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;

@@ -224,8 +224,8 @@ static int body_killed(void *arg)
 }
 
 /*
- * The node dies while no request is under way. From then on its clean local pages are the last
- * copies.
+ * The node dies while no request is under way. From then on a clean local page is the last copy of
+ * its bytes.
  */
 static int body_killed_idle(void *arg)
 {
@@ -248,8 +248,8 @@ static int body_killed_idle(void *arg)
 }
 
 /*
- * After the first page that waits in vain, later touches fail at once. When the node is back,
- * untouched pages have their bytes, because the node was only cut off.
+ * A read waits in vain for the stopped node, and raises SIGBUS. When the node goes on, all pages
+ * except this one have their bytes.
  */
 static int body_stopped_long(void *arg)
 {
@@ -294,8 +294,8 @@ static void *read_a_page(void *arg)
 }
 
 /*
- * Waits for a byte from the descriptor `told`. Then stops the parent for longer than the deadline,
- * and continues the parent before the node.
+ * Waits for a byte from the descriptor `told`. Then stops the parent for longer than the deadline.
+ * Afterwards lets the parent go on, and a moment later the node, which the parent had stopped.
  */
 static void stop_the_parent(int told, pid_t node)
 {
@@ -617,8 +617,8 @@ static int setup_two(void **state)
 }
 
 /*
- * Pages on the dead node are lost. Pages on the other node are not, and later evictions go to that
- * node.
+ * Pages on the dead node are lost, and pages on the other node are not. Later evictions go to the
+ * other node.
  */
 static int body_one_of_two(void *arg)
 {

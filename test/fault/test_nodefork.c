@@ -1,6 +1,6 @@
 /*
- * Children that are forked after the node has died for good. A child's pages beyond its budget
- * can't be evicted. Each child must end after about the length of one deadline in all, not of one
+ * Children that are forked after the node has died for good. A child can't evict its pages beyond
+ * the budget. All waits of a child together must last about one deadline. They must not last one
  * deadline for each page. Room: test/fault.
  */
 #include <arpa/inet.h>

@@ -36,7 +36,8 @@
 #define RW          (PROT_READ | PROT_WRITE)
 
 /*
- * Many times the local memory. The pages are also more than the eviction queue can hold at first.
+ * The bytes that a child inherits: many times the local memory, and more pages than the eviction
+ * queue can hold at first.
  */
 #define INHERITED    (44u * MIB)
 #define FAMILY_BYTES (48u * MIB) /* not enough for parent and child */

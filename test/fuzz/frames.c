@@ -10,8 +10,8 @@
 static uint32_t ends[256];
 
 /*
- * True if a frame of this type can have a valid length. So types that the codec gets later are
- * found too.
+ * True if the codec accepts some payload length for a frame of this type. The codec is asked, so
+ * that types that it gets later are found too.
  */
 static bool is_known(uint8_t type)
 {

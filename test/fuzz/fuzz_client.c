@@ -201,8 +201,8 @@ static unsigned end_of(int r)
 }
 
 /*
- * A call's number in an input is its index here. In an input zero ends the calls, so the first call
- * is here a second time, as the last.
+ * A byte of the input, modulo the length of this array, is a call's index. A zero byte ends the
+ * calls, so another multiple of the length stands for index 0.
  */
 static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE,
                                 FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,

@@ -25,7 +25,7 @@
 #define SEG_BYTES       16u
 #define MAX_OUTSTANDING 8
 #define LEASE_BYTES     (1u << 20)
-#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long: all ends at once when the node closes */
+#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* never reached: all requests end when the node closes */
 
 struct request {
 	struct fp_io io;

@@ -41,7 +41,7 @@
 #define POOL_BYTES      (8u << 20)
 #define QUOTA_BYTES     (4u << 20) /* of nodes with secrets */
 #define MAX_LEASES      3
-#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long: a correct node does all at once */
+#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* never reached: a correct node answers at once */
 
 #define BLANK_OTHER 0xee
 #define BLANK_MAPS  0xed
@@ -70,7 +70,11 @@ static struct node nodes[2];
 struct talk {
 	struct node *node;
 	int fd;
-	bool proved; /* the target put a proof into its AUTH, so it counts as knowing the secret */
+	/*
+	 * The target wrote a proof into the input's AUTH, so the input counts as one that knows the
+	 * secret.
+	 */
+	bool proved;
 	bool drained;
 	unsigned n_frames, n_answers;
 	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: unknown */
@@ -138,7 +142,10 @@ static void start_node(struct node *node)
 	fclose(said);
 }
 
-/* Asks the node by another client's session. 0, or negative: the session has ended. */
+/*
+ * Makes a request over another client's session. Returns 0 and the payload of the answer, or a
+ * negative errno if the session has ended.
+ */
 static int ask(struct session *session, enum fp_wire_type type, const void *request, size_t len,
                const void **ret_payload)
 {

@@ -21,8 +21,7 @@
  */
 void test_call_steps(char *far_areas);
 
-/* The program that uses the steps defines this function. It pages these bytes out, or fails the
- * test. */
+/* The program that uses the steps defines this. It pages the bytes out, or fails the test. */
 void test_evict(const char *start, size_t len);
 
 /* The steps of callsteps_paths.c. m: the step's areas. */

@@ -28,8 +28,11 @@
 
 #define SKIP        77
 #define SLACK_BYTES (1ull << 20) /* so many resident bytes beyond the budget are allowed */
-#define STALL_NS                                                                                             \
-	(4 * FP_NSEC_PER_SEC) /* an operation that took longer was ended by the deadline, which is 5 s */
+/*
+ * The deadline of a fault is one second longer. So an operation that took longer than STALL_NS
+ * probably waited for that deadline.
+ */
+#define STALL_NS (4 * FP_NSEC_PER_SEC)
 #define GRACE_NS (60 * FP_NSEC_PER_SEC) /* time for starting, and for comparing all at the end */
 
 struct settings {

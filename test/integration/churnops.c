@@ -298,8 +298,8 @@ static void shadow_clear(struct churner *c, const struct piece *p)
 }
 
 /*
- * Cuts the piece, so that a layout call concerns only a part of a mapping. Far memory keeps the
- * parts as one region as long as they have the same attributes.
+ * Cuts the piece, so that a layout call concerns only a part of a mapping. If the parts have the
+ * same attributes, far memory keeps them as one region.
  */
 static struct piece *carve(struct churner *c, struct piece *p)
 {

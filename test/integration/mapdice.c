@@ -3,14 +3,14 @@
  * mapdice compares the answers and the pages' bytes of both. Room: test/integration.
  *
  *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M]
- *           [--local SIZE] [--seconds S] [--steps N]
+ *           [--local SIZE] [--seconds S] [--steps N] [--exact]
  *
  * Both processes are this program. Their steps depend only on the seed and on answers that are
- * compared. The process with far memory has half as much local memory as it uses (256K), or much
- * more than it uses. In the second case the kernel fills fresh pages. Two kinds of steps are left
- * out. One is a step whose answer depends on how the kernel happened to merge mappings. The other
- * is mremap of locked memory, which is refused. FP_TEST_SEED=N repeats a run. --exact finds a step
- * that ends the process or never ends.
+ * compared. By default the process with far memory has 256K of local memory, which is half of what
+ * it uses. If --local is larger than what it uses, the kernel fills fresh pages. Two kinds of steps
+ * are left out. One is a step whose answer depends on how the kernel happened to merge mappings.
+ * The other is mremap of locked memory, which is refused. FP_TEST_SEED=N repeats a run. --exact
+ * finds a step that ends the process or never ends.
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -91,10 +91,7 @@ static void stop(struct player *p)
 	close(p->fd);
 }
 
-/*
- * Prints how a process ended that sends no more records. It may end a little later than its
- * records.
- */
+/* Waits for the end of a process that sends no more records, and prints how it ended. */
 static void tell_end(struct player *p)
 {
 	int status = 0;

@@ -33,8 +33,9 @@ struct record {
 
 /*
  * mapdice --play SEED BATCH BY_FILE: makes the steps that follow from SEED, and writes a record of
- * each to stdout, BATCH at a time. It goes on until it is killed or nobody reads. BY_FILE: reads
- * pages through a file, not by process_vm_readv. Returns the exit status.
+ * each to stdout, BATCH at a time. It goes on until it is killed or nobody reads. If BY_FILE is 1,
+ * it reads and writes pages through a file. If BY_FILE is 0, it uses process_vm_readv and
+ * process_vm_writev. Returns the exit status.
  */
 int map_play(char **argv);
 

@@ -85,8 +85,8 @@ static inline int status_of(pid_t pid)
 }
 
 /*
- * Reads from a pipe the verdict of a process that is not our child: 'y' or another letter; 0 if it
- * wrote nothing.
+ * Reads from a pipe the verdict of a process that is not our child. The verdict is 'y' if all was
+ * right there, and another letter if not. Returns 0 if no letter came in time.
  */
 static inline char await_word(int fd)
 {

@@ -168,8 +168,8 @@ static void drop_fillers(unsigned n)
 }
 
 /*
- * Leaves only so much below the kernel's limit of mappings that n cuts of a mapping are possible.
- * mmap may exceed the limit by one.
+ * Makes mappings up to the kernel's limit, then removes so many that n cuts of a mapping are
+ * possible. One more is removed, because mmap may exceed the limit by one.
  */
 static void leave_cuts(unsigned n)
 {

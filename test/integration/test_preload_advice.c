@@ -222,7 +222,7 @@ static void refused_with_a_message(void **state)
 {
 	char *p = map_filled();
 
-	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* this kernel does not know the advice either */
+	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* otherwise the kernel does not know the advice */
 		assert_true(is_said(guard, p, "MADV_GUARD_INSTALL"));
 	assert_true(is_said(seal, p, "mseal"));
 	assert_true(is_said(attach, p, "shmat"));

@@ -264,8 +264,8 @@ static void the_next_mapping(void **state)
 }
 
 /*
- * Shared memory that is mapped at such a place belongs to the kernel. mremap can't move shared
- * memory to such a place.
+ * Shared memory that is mapped at the place of a short mapping belongs to the kernel. mremap can't
+ * move shared memory to such a place.
  */
 static void other_mappings(void **state)
 {

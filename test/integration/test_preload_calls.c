@@ -527,7 +527,7 @@ static void processor(void **state)
 
 	for (size_t i = 0; i < sizeof(asks) / sizeof(*asks); i++) {
 		if (syscall(SYS_arch_prctl, asks[i], &here) < 0)
-			skip(); /* the kernel is too old, or the processor has none */
+			skip(); /* the kernel is too old, or the processor has no XSAVE */
 		memset(told, 0, sizeof(*told));
 		test_evict(big_far, 2 * PAGE);
 		assert_int_equal(syscall(SYS_arch_prctl, asks[i], told), 0);

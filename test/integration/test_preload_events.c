@@ -71,8 +71,8 @@ static void cut_off(char *p)
 }
 
 /*
- * The agent will end the process. The process is allowed to run until then, but only if it sees the
- * right bytes at p. It does if none of them was remote.
+ * Called after a bare call for which the agent will end the process. Until then the process may run
+ * on, if none of the bytes at p was remote. It must never see wrong bytes there.
  */
 static void look_at(char *p, size_t len)
 {

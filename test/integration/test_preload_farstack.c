@@ -185,7 +185,10 @@ static bool hands_over(pid_t of)
 	       (is_there(info.entry.args[1]) || is_there(info.entry.args[2]));
 }
 
-/* Lets the stack leave only at every second such call, because a refused call is tried again. */
+/*
+ * Lets the stack leave at every second such call. If the kernel refused a call, the call is made
+ * again, and must then find the stack.
+ */
 static _Noreturn void trace(pid_t of)
 {
 	unsigned n = 0;
@@ -253,7 +256,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(n_left >= ROUNDS); /* in mode inline too: there the stack is pinned and stays */
+	assert_true(n_left >= ROUNDS); /* counts tries: in mode inline a pinned stack stays */
 	munmap(far_stack, TEST_STACK);
 }
 

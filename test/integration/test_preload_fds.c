@@ -80,8 +80,9 @@ static void close_everything(void **state)
 }
 
 /*
- * The agent may open a descriptor at the same moment. This one briefly has the lowest number, which
- * the program is just replacing. Neither side may lose its descriptor.
+ * The agent may open a descriptor at the moment of a dup2. For a short time its new descriptor has
+ * the lowest free number, which may be the one that the program replaces. Neither side may lose its
+ * descriptor.
  */
 static void put_on_everything(void **state)
 {

@@ -229,8 +229,8 @@ static void *wait_for_all(void *barrier)
 }
 
 /*
- * Runs in a process with such a limit. The agent leaves half of the limit to the program, with any
- * number of threads.
+ * Runs in a process that may lock only LOCK_LIMIT bytes. The agent leaves half of them to the
+ * program, however many threads the program has.
  */
 static int lock_half(void)
 {

@@ -284,8 +284,9 @@ static void fill_fresh(void *user)
 
 /*
  * A fault is served while its chunk is given to the kernel. The lock begins at the page in front of
- * the chunk, which can't be brought in. So no page of the chunk is brought in before the fault.
- * After munlock the pages may leave, but no byte may be lost.
+ * the chunk. That page has no access rights, so it can't be brought in. For this reason no page of
+ * the chunk is brought in before the fault. After munlock the pages may leave, but no byte may be
+ * lost.
  */
 static void locking_what_is_first_touched(void **state)
 {

@@ -128,8 +128,9 @@ static long (*const waits[])(void) = {
 #define N_WAITS (sizeof(waits) / sizeof(*waits))
 
 /*
- * A handler that ends a wait runs with its own mask, added to another one. Returns that other mask.
- * In fault mode inline and with user-mode faults only, it is the mask from before the wait.
+ * While a handler that ended a wait runs, its own mask and a second mask are in force. Returns the
+ * second mask. It is the mask of the wait, or the mask from before the wait if the shim moves
+ * signal frames (test_moves_frames).
  */
 static uint64_t masks_of(uint64_t during_wait, uint64_t outside)
 {

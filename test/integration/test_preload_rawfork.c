@@ -125,8 +125,8 @@ static int is_right(void *unused)
 }
 
 /*
- * Refused, because the kernel could not clear a word in far memory, and a thread would wait for
- * that for ever.
+ * A call is refused if the kernel would have to clear a word in far memory when the thread ends.
+ * The kernel could not do that, and another thread would wait for it for ever.
  */
 static void no_word_is_cleared_in_far_memory(void **state)
 {

@@ -1,7 +1,7 @@
 /*
  * io_uring in a program with far memory. The kernel refuses operations that would change far memory
- * unnoticed; all other operations work. If no ring could be right, io_uring_setup is refused. Room:
- * test/integration.
+ * unnoticed; all other operations work. In fault mode inline io_uring_setup itself is refused.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <liburing.h>

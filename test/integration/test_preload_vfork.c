@@ -193,7 +193,7 @@ static void run(char **words)
 }
 
 /*
- * A child of vfork makes copies of the words for execve. When the child has ended, these copies
+ * A child of vfork makes copies of the arguments of execve. When the child has ended, these copies
  * belong to its parent, which must free them.
  */
 static void executed(void **state)

@@ -19,8 +19,8 @@ enum test_cable_mode {
 };
 
 /*
- * Starts a proxy for the node at url ("tcp://HOST:PORT", an IPv4 address). 0 and *ret_cable, or a negative
- * errno. Release with test_cable_stop; NULL is fine there.
+ * Starts a proxy for the node at url ("tcp://HOST:PORT", an IPv4 address). Returns 0 and
+ * *ret_cable, or a negative errno. Release with test_cable_stop, which ignores NULL.
  */
 int test_cable_start(const char *url, struct test_cable **ret_cable);
 void test_cable_stop(struct test_cable *cable);

@@ -135,8 +135,8 @@ static int start(const struct command *command, const char *scheme, struct test_
 }
 
 /*
- * Over rdma this starts no private node (--private). Such a node has no secret, and needs one to
- * guard an rdma device.
+ * Over rdma this starts a configured node, and not a private one (--private). A private node has no
+ * secret, but a node needs a secret to guard an rdma device.
  */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon)

@@ -36,8 +36,8 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon);
 
 /*
- * Does the same with a configuration: YAML that ends with a newline. It adds a listener as above,
- * so the YAML must name none. The daemon has the test's rights and environment.
+ * Does the same with a configuration: YAML that ends with a newline. This function adds a listener
+ * for the scheme, so the YAML must name none. The daemon has the test's rights and environment.
  */
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
                              struct test_daemon *ret_daemon);

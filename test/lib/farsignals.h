@@ -28,7 +28,7 @@ void test_evict(void);
 /* Maps memory, and checks that it is far. */
 char *test_far_memory(size_t len);
 
-/* Call sigaltstack: with test_stack and these flags; without any stack. */
+/* Both call sigaltstack. The first sets test_stack with these flags, the second sets no stack. */
 void test_set_stack(unsigned flags);
 void test_no_stack(void);
 bool test_is_on_stack(const void *p);

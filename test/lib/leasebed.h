@@ -104,8 +104,9 @@ static inline void await_given(const struct fp_pool *pool)
 }
 
 /*
- * Makes the second pool's memory unavailable, by a NUMA node that no machine has, or available
- * again. The worker reads the number, so this changes it only while there is no job.
+ * Makes the second pool's memory unavailable, or available again. To make it unavailable, this sets
+ * the pool's NUMA node to a number that no machine has. The worker reads that number, so this first
+ * waits for the worker's jobs.
  */
 static inline void set_available(bool available)
 {

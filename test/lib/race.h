@@ -25,9 +25,13 @@ struct test_race {
 	void *user;
 	unsigned turns;
 	uint64_t rng;
-	uint64_t begun_ns, pause_max_ns; /* the pause fits the length of the caller's part */
-	_Atomic unsigned begun, ended;   /* how many turns have begun and ended */
-	_Atomic bool crowds, crowded;    /* the third thread must take the lock; it has begun to */
+	/*
+	 * When the turn began; a bound of the pause, which follows the length of the caller's part.
+	 */
+	uint64_t begun_ns, pause_max_ns;
+	_Atomic unsigned begun, ended; /* how many turns have begun and ended */
+	/* crowds: the third thread must take the kernel's lock. crowded: it has begun to do so. */
+	_Atomic bool crowds, crowded;
 	_Atomic bool over;
 	pthread_t thread, crowd;
 };

@@ -1,6 +1,7 @@
 /*
  * Links over rdma for a client that speaks the protocol itself, correctly or not. rdmaclient.py
- * loads this file. Room: test/lib. It checks nothing: the caller makes the connection requests.
+ * loads this file. Room: test/lib. The caller makes the bytes of a connection request, and this
+ * file sends them unchecked.
  */
 #include <errno.h>
 #include <poll.h>

@@ -16,8 +16,8 @@
 #define TEST_SKIPPED 77
 
 /*
- * True, after it has printed the reason, if this process may not use userfaultfd. If
- * FP_TEST_USER_ONLY is in the environment, user-mode faults are enough: see test_useronly.py.
+ * Returns true and prints the reason if this process may not use userfaultfd. If FP_TEST_USER_ONLY
+ * is in the environment, user-mode faults are enough: see test_useronly.py.
  */
 bool test_cannot_run(void);
 

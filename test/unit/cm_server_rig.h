@@ -53,7 +53,8 @@ static struct fp_verbs_event events[MAX_EVENTS];
 static unsigned n_events;
 static struct fp_verbs_conn *last_conn;
 /*
- * The enum fp_wire_status of the last rejection; -1: no answer yet; -2: the request was prepared.
+ * The server's last answer to a request. -1: there is no answer yet. -2: the server has accepted
+ * the request. Other values: the enum fp_wire_status with which it has rejected the request.
  */
 static int last_answer;
 

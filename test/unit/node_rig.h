@@ -39,8 +39,8 @@ struct peer {
 extern struct node_rig {
 	struct fp_node_server server;
 	struct fp_pool *pool;
-	bool hold_turns;  /* no connection gets its turn */
-	bool hold_worker; /* nobody looks at what the worker has done */
+	bool hold_turns;  /* if true, no connection gets its turn */
+	bool hold_worker; /* if true, nobody looks at what the worker has done */
 	bool worker_is_done;
 	bool waker_armed;
 	struct fp_op waker;
@@ -124,7 +124,7 @@ void peer_set_hello(struct peer *peer, enum fp_wire_purpose purpose, uint32_t fe
                     const struct peer *session);
 /*
  * The first two send one frame of the handshake. The third makes the whole handshake. They use the
- * HELLO that was set before. secret NULL: none.
+ * HELLO that was set before. If `secret` is NULL, the peer has no secret.
  */
 void peer_send_hello(struct peer *peer);
 void peer_send_auth(struct peer *peer, const struct fp_wire_challenge *challenge, const char *secret);

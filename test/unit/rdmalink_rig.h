@@ -17,8 +17,9 @@
 #define SLOTS       256u
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* how long the test waits before it fails */
 #define POISON      0xee
-#define CUT         1  /* work_one: a READ that lacks its last packet, but is reported as done */
-#define WC_SAID     77 /* wc_status of the first failure; flushed requests have another status */
+/* A status for work_one: the last packet of a READ is missing, but the READ is reported as done. */
+#define CUT     1
+#define WC_SAID 77 /* wc_status of the first failure; flushed requests have another status */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;

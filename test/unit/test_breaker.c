@@ -20,7 +20,10 @@ static uint64_t word_of(enum fp_breaker_state state, bool spent, uint64_t epoch)
 	return epoch << 8 | (uint64_t)spent << 2 | state;
 }
 
-/* The next state for each event. Other tests check the spent flag and the epoch. */
+/*
+ * The next state for each event. Other tests check the epoch and the spent flag. (A breaker is
+ * spent when one page has waited until its patience was over.)
+ */
 static const enum fp_breaker_state next_state[N_STATES][N_EVENTS] = {
     /* FAIL, TRY, REFUSED, RESUMED, WAITED, GONE */
     [FP_BREAKER_CLOSED] = {FP_BREAKER_OPEN, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED,

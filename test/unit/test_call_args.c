@@ -156,8 +156,8 @@ static void check_window(struct fp_call_piece piece, bool is_wide, unsigned long
 }
 
 /*
- * A narrow window has 512 bytes, a wide one has 8 KiB. A row may ask for a longer wide window. An
- * ioctl's number may ask for a longer window of either kind.
+ * By default a narrow window has 512 bytes, and a wide one has 8 KiB. A row may ask for a longer
+ * wide window. An ioctl's number may ask for a longer window of either kind.
  */
 static void test_windows(void **state)
 {
@@ -484,7 +484,7 @@ static void test_strings_too_long(void **state)
 	assert_int_equal(fp_call_args_depth(), 0);
 }
 
-/* ---- masks: this changes the mode of the rest of the program, so these tests come last ---- */
+/* ---- masks: fp_sigmask_open changes the mode for good, so these tests run last ---- */
 
 static void test_masks(void **state)
 {
@@ -541,7 +541,7 @@ static void test_masks_in_a_struct(void **state)
 
 /* ---- mutexes ---- */
 
-/* The kernel looks at a mutex on unlocking if it is shared, or inherits priority. */
+/* When a mutex is unlocked, the kernel looks at it only if it is shared or inherits priority. */
 static void test_mutexes(void **state)
 {
 	struct fp_call_piece piece = {.kind = FP_PIECE_LOCK,
@@ -615,7 +615,7 @@ static void test_all_or_nothing(void **state)
 	fp_call_args_end(&job);
 }
 
-/* A child of vfork may have been killed in a call: the blocks of its jobs are unmapped. */
+/* A child of vfork may be killed in a call. The blocks of its jobs are unmapped afterwards. */
 static void test_blocks_left_behind(void **state)
 {
 	char *strings[] = {FAR(0), NULL};

@@ -71,8 +71,7 @@ static const struct fp_row *row_of(const char *name)
 	return NULL;
 }
 
-/* If a C function has the name of a system call, the rows of both name the same memory
- * arguments. */
+/* A system call and the C function of the same name have rows with the same memory arguments. */
 static void test_numbers(void **state)
 {
 	static const long strange[] = {-1, LONG_MIN, LONG_MAX, 100000, SYS_getpid};

@@ -145,8 +145,8 @@ static void test_answers_before_a_refusal(void **state)
 /* ---- too many unsent answers ---- */
 
 /*
- * Sends n PINGs and reads no answer at first. Returns how many answers were unsent at the same
- * time, at most.
+ * Sends n PINGs and reads no answer at first. Returns the greatest number of answers that were
+ * unsent at the same time.
  */
 static unsigned flood(struct peer *peer, unsigned n, size_t len, size_t *ret_held_bytes)
 {

@@ -118,8 +118,8 @@ static void adopting_is_tried_again(void **state)
 }
 
 /*
- * Many children soon exec another program. So none adopts before it must, or before it has lived
- * for a while.
+ * Many children soon exec another program. So a child adopts only when it must, or when it has
+ * lived for a while.
  */
 static void adopting_is_put_off_until_something_wants_it(void **state)
 {

@@ -309,7 +309,10 @@ static void waiting_for_a_slow_link_ends_by_the_deadline(void **state)
 		start(FP_IO_READ, bench.all + i, 1);
 	while (fp_clock_ns() < started_ns + 150 * FP_NSEC_PER_MSEC)
 		;
-	drain(); /* first: done in time; second: sent now; third: too late */
+	/*
+	 * The first read was done in time, the second is sent only now, and the third is too late.
+	 */
+	drain();
 	assert_int_equal(bench.ios[0].status, 0);
 	assert_int_equal(bench.ios[1].status, 0);
 	assert_int_equal(bench.ios[2].status, -ETIMEDOUT);

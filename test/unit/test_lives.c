@@ -40,9 +40,9 @@ static unsigned pick(unsigned n)
 static void live(void);
 
 /*
- * Brings the nodes up before a fork: a program forks only when no node is cut off, because its
- * reconnect thread waits for that. The child has a copy of its parent's connection. So before the
- * child has adopted, its parent must not both resume and end.
+ * Brings the nodes up before a fork. A program, too, forks only when no node is cut off: its
+ * reconnect thread waits for that. The child has a copy of its parent's connection. So until the
+ * child has adopted, its parent must not resume the session and then end.
  */
 static void settle_nodes(void)
 {

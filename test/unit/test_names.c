@@ -74,7 +74,10 @@ static int listener_new(struct sockaddr_in *ret_address)
 	return fd;
 }
 
-/* Connects as a resume does. -ETIMEDOUT means that the connection was accepted. */
+/*
+ * Connects as a resume does. Returns -ETIMEDOUT if the listener has accepted the connection,
+ * because it sends no answer.
+ */
 static int dial(const char *host, const struct sockaddr_in *address)
 {
 	const struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};

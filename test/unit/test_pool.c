@@ -162,8 +162,8 @@ static void test_reserve_recovers(void **state)
 }
 
 /*
- * Two chunks are made and one is given back at the same time. After each slice, reserve and chunks
- * together are the whole pool.
+ * Two chunks are made while a third one is given back. After each slice, all chunks together have
+ * taken at most the bytes of the pool.
  */
 static void test_slices_take_turns(void **state)
 {

@@ -156,8 +156,8 @@ static void device_gone(void **state)
 }
 
 /*
- * No buffer comes back while the device could still use it. In this test that is until the queue
- * pair is destroyed.
+ * No buffer comes back while the device could still use it. In this test the device could use
+ * buffers until the queue pair is destroyed.
  */
 static void flush_fails(void **state)
 {

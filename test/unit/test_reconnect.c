@@ -167,7 +167,10 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 	}
 }
 
-/* In a hurry nobody reconnects, so a read waits only until its deadline. */
+/*
+ * While the store is in a hurry (fp_store_hurry), nobody reconnects. So a read waits only until its
+ * deadline.
+ */
 static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 {
 	bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
@@ -184,7 +187,7 @@ static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 	bench_close();
 }
 
-/* A node that is merely slow needs no reconnecting. */
+/* A node that is merely slow needs no reconnecting, so requests wait for it also in a hurry. */
 static void in_a_hurry_a_slow_node_is_waited_for(void **state)
 {
 	bench_open();
@@ -462,7 +465,7 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		/* No attempt counts as one that follows a quick relapse. */
+		/* Forgets the last resume, so that no later break counts as a quick relapse. */
 		for (unsigned i = 0; i < b.store->n_nodes; i++)
 			b.store->nodes[i].backoff.closed_ns = 0;
 		fp_store_await_work(b.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
@@ -570,8 +573,8 @@ static void a_storm_loses_no_byte(void **state)
 }
 
 /*
- * The chosen interval between heartbeats may be long. But a node may take a silence of a certain
- * length for a break. Such a node gets several heartbeats in that time.
+ * A node takes a silence of idle_ns for a break. It gets several heartbeats in that time, even if
+ * the chosen interval between heartbeats is longer.
  */
 static void heartbeats_keep_a_session(void **state)
 {

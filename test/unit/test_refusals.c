@@ -40,7 +40,7 @@ static void test_seal(void **state)
 	assert_non_null(strstr(far_rig_heard(), "mseal was refused"));
 }
 
-/* The word for a thread's number may not touch far memory, not even with one byte. */
+/* No byte of the word for a thread's number may lie in far memory. */
 static void test_word_of_a_thread(void **state)
 {
 	assert_false(fp_refusals_clear_tid(FAR(0) - sizeof(pid_t)));

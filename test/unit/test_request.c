@@ -473,8 +473,7 @@ static unsigned hear_all(struct peer *peer, unsigned n)
 	return heard;
 }
 
-/* Whichever allocation fails, the connection ends or its answer is an error. Nothing is left
- * over. */
+/* Whichever allocation fails, the connection ends or its answer is an error. Nothing is left. */
 static void test_without_memory(void **state)
 {
 	unsigned nth = 0;

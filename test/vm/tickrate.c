@@ -1,7 +1,7 @@
 /*
- * tickrate: prints the rate of the processor's time stamp counter in kHz. A guest under emulation
- * reads the host's counter. If the guest measures the rate itself while the host is busy, it can be
- * wrong by several times, and its clock runs away. Room: test/vm.
+ * tickrate: prints the rate of the processor's time stamp counter in kHz. An emulated machine reads
+ * the host's counter. If the host is busy while that machine measures the rate, the result can be
+ * several times too high or too low, and the machine's clock runs away. Room: test/vm.
  */
 #include <stdint.h>
 #include <stdio.h>
