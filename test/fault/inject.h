@@ -32,8 +32,8 @@ enum inject_call {
 void inject_range(const void *base, size_t len);
 
 /*
- * From now on the nth call of this kind (counted from 1) fails with the errno `error`. nth 0: no
- * call fails.
+ * From now on the nth call of this kind (counted from 1) fails with the errno `error`. If nth is 0,
+ * no call fails.
  */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
@@ -44,8 +44,8 @@ void inject_no_mincore(void);
 bool inject_failed(void);
 
 /*
- * From now on calls of all kinds are delayed at random, before or after their work. seed 0 ends the
- * delays.
+ * From now on calls of all kinds are delayed at random, before or after their work. A seed of 0
+ * ends the delays.
  */
 void inject_delays(uint64_t seed);
 

@@ -158,7 +158,7 @@ static void run_on_far_stack(void (*body)(void))
 
 /* ---- calls on that stack ---- */
 
-/* Pins pages, like a call that reads them. */
+/* Pins pages, like calls that read or write them. */
 static void hold_pages(void)
 {
 	atomic_store(&leave_me, true);

@@ -52,7 +52,7 @@ static bool is_here(const struct scene *s, uint32_t page)
 	return fp_page_state(atomic_load(&far->words[first + page])) != FP_PAGE_REMOTE;
 }
 
-/* Reads and writes pages until told to stop. None may be lost. */
+/* Reads and writes pages until told to stop. No page may be lost. */
 static void *use_pages(void *arg)
 {
 	struct scene *s = arg;

@@ -182,8 +182,8 @@ static void check_what_is_left(const struct scene *s)
 }
 
 /*
- * The node is dead, and calls on mappings end within the deadline. A new mapping gets ENOMEM, and a
- * discarded page reads as zeros.
+ * The node is dead. Calls on mappings must still end within the deadline. A new mapping gets
+ * ENOMEM, and a discarded page reads as zeros.
  */
 static void check_layout_calls(const struct scene *s)
 {
@@ -408,7 +408,7 @@ static void *run_seldom(void *arg)
 	return NULL;
 }
 
-/* Reads and writes pages until told to stop. None may be lost. */
+/* Reads and writes pages until told to stop. No page may be lost. */
 static void *use_pages(void *arg)
 {
 	struct scene *s = arg;

@@ -1,7 +1,7 @@
 /*
  * Children that are forked after the node has died for good. A child can't evict its pages beyond
- * the budget. All waits of a child together must last about one deadline. They must not last one
- * deadline for each page. Room: test/fault.
+ * the budget. All waits of a child together may last about one deadline, but not one deadline for
+ * each page. Room: test/fault.
  */
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -129,7 +129,10 @@ static bool end_own(struct scene *s, int fd)
 	return true;
 }
 
-/* Returns the number of sessions ended; 0: the agent hides its sockets from the program. */
+/*
+ * Returns the number of sessions that it has ended. The number is 0 if the agent hides its sockets
+ * from the program.
+ */
 static unsigned end_session(struct scene *s)
 {
 	unsigned n = 0;

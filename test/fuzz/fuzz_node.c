@@ -48,7 +48,10 @@
 #define BLANK_ALL   0xec
 #define BLANK_NONE  0xeb
 
-/* Another client's session. dialog NULL: it is not open, or an input has taken it over. */
+/*
+ * Another client's session. If `dialog` is NULL, the session is not open, or an input has taken it
+ * over.
+ */
 struct session {
 	struct fp_handshake *dialog;
 	struct fp_wire_welcome welcome;

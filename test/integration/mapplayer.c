@@ -175,8 +175,8 @@ static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
 }
 
 /*
- * The flags by which a mapping gets its place: a fixed address, or only a hint (0). It may be a
- * hint only if the place is free, because then the kernel surely follows it.
+ * The flags by which a mapping gets its place: a fixed address, or only a hint (0). A hint is
+ * enough only if the place is free, because then the kernel surely follows the hint.
  */
 static int how_placed(struct dice *d, uint32_t start, uint32_t n)
 {

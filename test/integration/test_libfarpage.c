@@ -202,8 +202,8 @@ static void bad_options(void **state)
 }
 
 /*
- * A program compiled with a later header has members that this library does not know. It is
- * accepted if these members are 0, and refused otherwise.
+ * A program compiled with a later header has members that this library does not know. The program
+ * is accepted if these members are 0, and refused otherwise.
  */
 static void later_options(void **state)
 {

@@ -256,7 +256,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(n_left >= ROUNDS); /* counts tries: in mode inline a pinned stack stays */
+	assert_true(n_left >= ROUNDS); /* n_left counts tries: in mode inline a pinned stack stays */
 	munmap(far_stack, TEST_STACK);
 }
 

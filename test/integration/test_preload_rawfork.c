@@ -126,7 +126,7 @@ static int is_right(void *unused)
 
 /*
  * A call is refused if the kernel would have to clear a word in far memory when the thread ends.
- * The kernel could not do that, and another thread would wait for it for ever.
+ * The kernel could not do that. A thread that waits for the cleared word would wait for ever.
  */
 static void no_word_is_cleared_in_far_memory(void **state)
 {

@@ -30,8 +30,8 @@ struct flow {
 };
 
 /*
- * fd[0]: the client's side, fd[1]: the node's; -1: the pair is free. flow[i] has the bytes that
- * fd[i] sent.
+ * fd[0] is the client's side, and fd[1] is the node's side. Both are -1 if the pair is free.
+ * flow[i] has the bytes that fd[i] sent.
  */
 struct pair {
 	int fd[2];

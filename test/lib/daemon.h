@@ -28,9 +28,10 @@ struct test_daemon {
 
 /*
  * Starts the farpaged at path with one pool of pool_bytes, which it takes from the system on
- * demand. Waits until it serves. scheme: "shm"; "tcp" or "rdma+tcp", on a free port of loopback;
- * "rdma", on a port of test_daemon_rdma_host. The daemon is killed when the calling thread ends,
- * however the test ends. 0 or a negative errno. Release with test_daemon_stop.
+ * demand. Waits until it serves. The scheme is "shm", "tcp", "rdma+tcp" or "rdma". Over tcp and
+ * rdma+tcp the node listens on a free port of loopback, over rdma on a port of
+ * test_daemon_rdma_host. The daemon is killed when the calling thread ends, however the test ends.
+ * Returns 0 or a negative errno. Release with test_daemon_stop.
  */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon);

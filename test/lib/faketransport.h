@@ -34,7 +34,7 @@ struct fake_node {
 	enum fake_order order;
 	bool silent;            /* ios end only by their deadline */
 	bool dead;              /* every call fails, and every outstanding io too */
-	bool resumable;         /* its sessions have an identity and can be adopted */
+	bool resumable;         /* its sessions can be resumed, and their leases adopted */
 	unsigned adopt_errors;  /* so many adoptions fail first, with -ECONNREFUSED */
 	bool forgetful;         /* every resume fails with -ESTALE */
 	unsigned resume_errors; /* so many resumes fail first, with resume_error */

@@ -38,8 +38,8 @@ __attribute__((constructor)) static void world_begin(void)
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
 	/*
-	 * The kernel itself passes such a mutex on to the next waiter. A plain mutex loses a
-	 * wake-up if the woken waiter is killed while a newcomer has the mutex.
+	 * The kernel itself passes a mutex with priority inheritance on to the next waiter. A plain
+	 * mutex loses a wake-up if the woken waiter is killed while a newcomer has the mutex.
 	 */
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
 	pthread_mutex_init(&fake_world->lock, &attr);

@@ -26,7 +26,8 @@ struct test_race {
 	unsigned turns;
 	uint64_t rng;
 	/*
-	 * When the turn began; a bound of the pause, which follows the length of the caller's part.
+	 * begun_ns: when the turn began. pause_max_ns: a bound of the pause. It follows the length
+	 * of the caller's part.
 	 */
 	uint64_t begun_ns, pause_max_ns;
 	_Atomic unsigned begun, ended; /* how many turns have begun and ended */

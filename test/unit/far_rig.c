@@ -69,7 +69,7 @@ void far_rig_close(void)
 
 /* ---- the agent, as far as these rooms use it ---- */
 
-/* The far pages of a range. n 0: none. */
+/* The far pages of a range. If n is 0, the range has none. */
 static struct far_page_span span_of(const struct fp_pin_range *range)
 {
 	uintptr_t start = (uintptr_t)range->addr;

@@ -64,7 +64,7 @@ void rig_rounds(unsigned n);
 		}                                                                                            \
 	} while (0)
 
-/* The nth allocation of this thread from now on fails, once. nth 0: none fails. */
+/* The nth allocation of this thread from now on fails, once. If nth is 0, no allocation fails. */
 void rig_fail_allocation(unsigned nth);
 /* True if that allocation has failed. */
 bool rig_failed(void);
@@ -117,8 +117,8 @@ void peer_ping(struct peer *peer);
 void peer_make_narrow(const struct peer *peer);
 
 /*
- * Sets the peer's HELLO. session NULL: it asks for a new session. Otherwise it joins or resumes the
- * session of that peer.
+ * Sets the peer's HELLO. If `session` is NULL, the peer asks for a new session. Otherwise it joins
+ * or resumes the session of the peer to which `session` points.
  */
 void peer_set_hello(struct peer *peer, enum fp_wire_purpose purpose, uint32_t features,
                     const struct peer *session);

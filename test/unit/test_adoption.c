@@ -279,7 +279,7 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	/* nth began with 1. Four calls failed, by the allocations of a table and three leases. */
+	/* nth began with 1. Four calls failed: one at the table, and three at the leases. */
 	assert_int_equal(nth, 1 + 1 + 3 + 1);
 	assert_has(family.child, true);
 	end_family();

@@ -404,7 +404,10 @@ static void test_work_is_charged(void **state)
 	peer_close(&peer);
 }
 
-/* The end of a session's connection is work too, and waits for its turn. A stranger's does not. */
+/*
+ * The end of a session's connection is work too, and waits for its turn. The end of a stranger's
+ * connection does not wait.
+ */
 static void test_end_waits_for_its_turn(void **state)
 {
 	struct peer peer = peer_open(false, 0), stranger;

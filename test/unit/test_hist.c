@@ -113,7 +113,8 @@ static void a_bucket_is_within_a_percent(void **state)
 }
 
 /*
- * Goes through the buckets by their printed bounds: no gap, no overlap, none wider than promised.
+ * Goes through the buckets by their printed bounds. There is no gap and no overlap, and no bucket
+ * is wider than promised.
  */
 static void buckets_tile_the_range(void **state)
 {

@@ -75,8 +75,8 @@ static int listener_new(struct sockaddr_in *ret_address)
 }
 
 /*
- * Connects as a resume does. Returns -ETIMEDOUT if the listener has accepted the connection,
- * because it sends no answer.
+ * Connects as a resume does. Returns -ETIMEDOUT if a listener has accepted the connection, because
+ * our listener never answers.
  */
 static int dial(const char *host, const struct sockaddr_in *address)
 {

@@ -243,7 +243,7 @@ static void environment_wins(void **state)
 	fp_settings_done(&s);
 }
 
-/* The variable of a key inside a mapping has both names in it. */
+/* If a key is inside a mapping, its environment variable contains the names of both. */
 static void rdma(void **state)
 {
 	static const char *const bad[][3] = {
