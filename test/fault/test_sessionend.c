@@ -400,7 +400,7 @@ static int body_restarted(void *arg)
 	check_child(s, 2, NULL);
 	await(s, "it has lent nothing anew", is_retired, 0);
 	restart_node(s, 0, POOL_BYTES);
-	check_child(s, 2, NULL); /* this happens at any moment of the restart */
+	check_child(s, 2, NULL); /* the fork happens at any moment of the restart */
 	await(s, "no third session", is_back, 2);
 	use_more(s);
 	check_child(s, 2, outlive_restart);

@@ -59,7 +59,9 @@ static struct range pick_bytes(struct churner *c, int prot, size_t max)
 	return r;
 }
 
-/* Does the same for whole pages; sometimes it chooses the whole piece. */
+/*
+ * Chooses random pages of a piece that permits all of prot; sometimes it chooses the whole piece.
+ */
 static struct range pick_pages(struct churner *c, int prot)
 {
 	const struct piece *p = pick(c, prot);

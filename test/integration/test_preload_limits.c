@@ -26,7 +26,7 @@
 #include "underpreload.h"
 
 #define BIG   (8 * TEST_LOCAL_BYTES)
-#define AGAIN "FP_TEST_AGAIN" /* set in the environment of a program under such a limit */
+#define AGAIN "FP_TEST_AGAIN" /* set in the environment of a program that runs under a limit */
 
 static char *filled;
 

@@ -411,7 +411,7 @@ static void test_lingers_for_its_descriptor(void **state)
 	peer_close(&peer);
 }
 
-/* A node that stops does not wait for such a peer. */
+/* A node that stops does not wait until a peer has taken its descriptor. */
 static void test_stopping_does_not_linger(void **state)
 {
 	struct peer peer = peer_open(false, FP_WIRE_FEATURE_MEMFD);

@@ -218,7 +218,7 @@ static void test_ended_while_being_made(void **state)
 	assert_int_equal(t.last_status, -ECANCELED);
 	assert_int_equal(t.items[1]->used_bytes, 0);
 
-	/* the same for a lease that can't be made */
+	/* Repeats this with a lease that can't be made. */
 	set_available(false);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);

@@ -436,7 +436,7 @@ static struct peer resume(const struct peer *old)
 }
 
 /*
- * Until the client has used the new connection, it may know nothing of that connection, and may
+ * A client that has not used its new connection yet may know nothing of it. Such a client may
  * resume once more.
  */
 static void test_first_request_confirms_a_resume(void **state)

@@ -1,6 +1,6 @@
 /*
- * Slots of one lease: each slot is handed out once, long runs first. No slot is handed out twice,
- * however many threads take and return slots.
+ * Slots of one lease. They are handed out in runs that are as long as possible. No slot is handed
+ * out twice, however many threads take and return slots.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,10 +98,7 @@ static void tells_when_it_was_full(void **state)
 	fp_slots_free(slots);
 }
 
-/*
- * Puts slot back in a child, and expects the child to abort: to put back such a slot is a bug of
- * ours.
- */
+/* In a child, puts back a slot that may not be put back. The child must abort. */
 static void expect_abort(struct fp_slots *slots, uint64_t slot)
 {
 	int status;
