@@ -52,9 +52,10 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;    /* leased or kept; only for the loop's thread, like the next three */
-	uint64_t kept_bytes;    /* no longer leased, but clients still have it */
-	uint64_t n_leases;      /* leases, each counted once however many sessions have it */
+	uint64_t used_bytes; /* leased or kept; only for the loop's thread, like the next three */
+	uint64_t kept_bytes; /* no longer leased, but clients still have it */
+	uint64_t
+	    n_leases; /* pieces of memory that are leased, each counted once however many leases hold it */
 	uint64_t leaving_bytes; /* no longer leased, and not given back yet */
 	/* the worker's thread alone */
 	uint64_t taken_bytes;   /* bytes that all chunks have taken */
@@ -71,7 +72,10 @@ struct fp_pool {
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error);
 void fp_pool_close(struct fp_pool *pool);
 
-/* True if the host has set the pool's memory aside, so that a grant always finds the free part. */
+/*
+ * True if the host has set the pool's memory aside. Then no grant fails for lack of the host's
+ * memory while the pool has free bytes.
+ */
 bool fp_pool_is_reserved(const struct fp_pool *pool);
 
 /* True if its leases can be passed to clients on this machine. */

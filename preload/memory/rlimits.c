@@ -39,7 +39,7 @@ static bool is_ours(pid_t pid)
 }
 
 /*
- * Shrinks the range to the limit. Returns 0, or a negative errno if it can't shrink so far. Also
+ * Shrinks the range to the limit. Returns 0, or a negative errno if it can't shrink that far. Also
  * returns 0 for wrong arguments: the kernel then reports the error.
  */
 static int make_room(pid_t pid, int kind, const struct rlimit *limit)

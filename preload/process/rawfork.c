@@ -261,8 +261,8 @@ __asm__(".text\n"
         ".size syscall, .-syscall\n");
 
 /*
- * vfork. The child returns first, and overwrites the return address on the stack. So that address
- * and the packed records stay in registers.
+ * vfork. The child returns first, and overwrites the return address on the stack. Therefore
+ * this address and the packed records stay in registers.
  */
 __asm__(".text\n"
         ".globl vfork\n"

@@ -138,8 +138,8 @@ static void test_closing_drops_what_was_kept(void **state)
 }
 
 /*
- * A closing connection ends at the peer's end of file. It does not end while it only waits for its
- * turn to receive.
+ * A closing connection ends when it has read the peer's end of file. If it has read nothing because
+ * its turn to receive has not come yet, it does not end.
  */
 static void test_closing_waits_for_the_peer(void **state)
 {
