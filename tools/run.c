@@ -348,8 +348,8 @@ static void clean_up(struct run_command *run)
 }
 
 /*
- * Does everything from the checks to the program's end. Returns 0 and the wait status, or the exit
- * status after a message.
+ * Does everything from the checks to the program's end. Returns 0 and the program's wait status. On
+ * a failure, prints a message and returns the status with which farpage exits.
  */
 static int run_program(struct run_command *run, int *ret_wait_status)
 {

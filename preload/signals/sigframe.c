@@ -78,9 +78,9 @@ static size_t float_state_len(const char *fp)
 
 /*
  * The address below which the kernel would make the frame, if it knew no stack of ours. 0: the
- * handler runs on our stack, in two cases. In one case, the signal interrupted a handler that runs
- * there. In the other, the handler wants a signal stack, but the program set none. Programs in Go
- * do so: they ask the kernel for a thread's signal stack, find ours, and require to run there.
+ * handler runs on our stack. Either the signal interrupted a handler that runs there, or the
+ * handler wants a signal stack and the program set none. Go programs are of the second kind. They
+ * ask the kernel for the thread's signal stack, find ours, and their handlers must run on it.
  */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)

@@ -41,8 +41,8 @@ static _Noreturn void lose_the_node(void)
 }
 
 /*
- * Mapped memory needs no session. The child has its own session, and does not confuse its leases
- * with the inherited ones.
+ * The child goes on without its parents' sessions. It still has the inherited leases, because their
+ * memory is mapped. New leases are of its own session, and it does not confuse the two kinds.
  */
 static _Noreturn void go_on_without_the_parents(void)
 {

@@ -206,8 +206,8 @@ static void settle(struct world *w, struct fp_page_step s)
 }
 
 /*
- * A fault on another page of the chunk makes the chunk kernel-filled. Then this page is looked at
- * too.
+ * The model's page lies in a chunk. If any other page of the chunk makes the chunk kernel-filled,
+ * the model's page is looked at too.
  */
 static void fault_adopts(struct world *w)
 {

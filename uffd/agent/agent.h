@@ -217,11 +217,11 @@ bool fp_agent_is_own_thread(void);
  * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
  * (local_stack.h), with signals blocked. Otherwise a handler that forks would deadlock with the
  * fork that it interrupted.
- *   - quiet waits for nodes that are cut off: until the deadline, and after it only while pages
- *     wait for these nodes. Then it waits for write-backs, and for work of the agent that
- *     allocates. Each of these two waits may last about as long as the deadline. That work needs
- *     the allocator's locks, so quiet must come before the fork takes them. On a far stack, quiet
- *     ends the process with status 125.
+ *   - quiet first waits for nodes that are cut off. It stops at the deadline, unless pages still
+ *     wait for these nodes. Then it waits for write-backs. At last it waits for work of the agent
+ *     that allocates. Such work needs the allocator's locks, so quiet must come before the fork
+ *     takes them. Each of the last two waits may last about as long as the deadline. On a far
+ *     stack, quiet ends the process with status 125.
  *   - prepare marks every slot in use as shared with the child, and locks the layout.
  *   - parent lets all work go on.
  *   - child starts an agent of its own over the inherited address space. The child sees exactly the
