@@ -22,6 +22,7 @@
 
 #include <cmocka.h>
 
+#include "barecall.h"
 #include "underpreload.h"
 
 /* Older headers lack them. */
@@ -258,12 +259,36 @@ static void merging_is_not_inherited(void **state)
 	assert_true(prctl(OPTION_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
 }
 
+/*
+ * A bare call has locked a page. The kernel drops the pages before it, and then refuses. Pages that
+ * were dropped read zeros from then on, also after they were evicted.
+ */
+static void dropped_up_to_a_locked_page(void **state)
+{
+	const size_t len = 32 * PAGE, half = len / 2;
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_true(test_is_far(p));
+	test_fill(p, len, 1);
+	assert_int_equal(madvise(p, len, MADV_PAGEOUT), 0);
+	assert_int_equal(pages_not_zero(p, len), 32); /* local again, and the node has the same bytes */
+	assert_int_equal(bare(SYS_mlock2, p + half, PAGE, MLOCK_ONFAULT, 0, 0, 0), 0);
+	assert_int_equal(madvise(p, len, MADV_DONTNEED), -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(madvise(p, half, MADV_PAGEOUT), 0);
+	assert_int_equal(pages_not_zero(p, half), 0);
+	assert_int_equal(pages_not_zero(p + half, half), 16);
+	munmap(p, len);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(refused_with_a_message), /* first, as each message is printed once */
-	    cmocka_unit_test(merging_is_not_inherited), cmocka_unit_test(hints_alone_are_taken),
-	    cmocka_unit_test(a_child_is_no_self),       cmocka_unit_test(local_memory_is_the_kernels),
+	    cmocka_unit_test(merging_is_not_inherited),    cmocka_unit_test(hints_alone_are_taken),
+	    cmocka_unit_test(dropped_up_to_a_locked_page), cmocka_unit_test(a_child_is_no_self),
+	    cmocka_unit_test(local_memory_is_the_kernels),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

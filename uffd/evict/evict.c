@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "lockedmem.h"
 #include "kernel_filled.h"
+#include "presence.h"
 
 #define BATCH        FP_BUDGET_BATCH_MAX
 #define WRITE_TRIES  3u
@@ -181,9 +182,11 @@ static unsigned drop_clean(struct fp_evictor *ev)
 
 		for (; k > 0; k--, i++) {
 			/* a run that meets locked memory was dropped up to there */
-			bool gone = dropped || fp_far_drop(far, ev->drops[i], 1);
+			uint32_t page = ev->drops[i];
+			bool gone = dropped || fp_far_drop(far, page, 1) ||
+			            fp_presence_is_absent(far->pagemap_fd, fp_far_addr(far, page));
 
-			fp_far_end(far, ev->drops[i], gone ? FP_EV_DROPPED : FP_EV_REFUSED);
+			fp_far_end(far, page, gone ? FP_EV_DROPPED : FP_EV_REFUSED);
 			left += gone;
 		}
 	}

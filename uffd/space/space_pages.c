@@ -18,6 +18,7 @@
 #include "pin.h"
 #include "inline.h"
 #include "kernel_filled.h"
+#include "presence.h"
 
 #define GIVE_TRIES 1000u
 
@@ -88,7 +89,10 @@ static bool is_for_good(enum fp_drop how)
 	return how == FP_DROP_FOR_GOOD || how == FP_DROP_SHORT;
 }
 
-/* Drops and releases claimed pages. If the kernel refuses, everything stays as it was. */
+/*
+ * Drops and releases claimed pages. The kernel drops pages up to the first that a bare call locked,
+ * and refuses there. Then the pages that are gone read zeros, and all others stay as they were.
+ */
 static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uint64_t *olds, enum fp_drop how)
 {
 	bool fills = !is_for_good(how) && fp_kernel_filled_fills(far, start);
@@ -98,11 +102,17 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 	if (r == 0 &&
 	    madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, MADV_DONTNEED) < 0)
 		r = -errno;
-	for (uint32_t p = start; p < end; p++)
-		if (r == 0 && !(fills && fp_kernel_filled_keeps(olds[p - start])))
-			tokens += forget(far, p, olds[p - start]);
+	for (uint32_t p = start; p < end; p++) {
+		uint64_t old = olds[p - start];
+		bool gone = r == 0 ? !(fills && fp_kernel_filled_keeps(old))
+		                   : fp_page_state(old) == FP_PAGE_RESIDENT &&
+		                         fp_presence_is_absent(far->pagemap_fd, fp_far_addr(far, p));
+
+		if (gone)
+			tokens += forget(far, p, old);
 		else
-			fp_space_release(far, p, olds[p - start]);
+			fp_space_release(far, p, old);
+	}
 	fp_budget_leave(&far->budget, tokens);
 	return r;
 }
