@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/build.sh FOLDER [MESON-OPTION...]: configures FOLDER on first use, or again with the given
 # options, and builds it. FARPAGE_SUITES, if set, names suites: only what their tests need is built.
+# In FARPAGE_SUITES, the word `installed` means what `make install` installs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -77,7 +77,7 @@ campaigns() {
 wrapper=()
 rm -f "$summary"
 [[ ${1:-} == --quick ]] || prepare_guests
-build build -Dwerror=true
+build build -Dwerror=true -Dtests=enabled
 case ${1:-} in
 --quick) run build style unit conformance fuzz ;;
 --rdma) in_guests ;;
@@ -85,7 +85,7 @@ case ${1:-} in
 	[[ ${1:-} != --long ]] || { long=(long) beside=(); }
 	run build style unit conformance
 	under_sanitizers
-	run build integration
+	run build integration docs
 	run build hostile
 	run build fault
 	run build apps

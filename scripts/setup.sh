@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/setup.sh SET...: installs the packages that each SET (build, demo, check, compat, vm)
-# needs and that are missing, and says which. Silent when nothing is. Without apt-get it lists what
-# to install and stops; SETUP=no skips it altogether.
+# scripts/setup.sh SET...: installs the packages that each SET (build, tests, demo, check, compat,
+# vm) needs and that are missing, and says which. Silent if none is missing. Without apt-get it
+# lists what to install and stops. With SETUP=no it does nothing.
 set -euo pipefail
 
 policy=/usr/sbin/policy-rc.d
@@ -12,12 +12,14 @@ packages_of() {
 	case $1 in
 	build)
 		echo gcc libc6-dev meson ninja-build pkgconf
-		echo libcmocka-dev libibverbs-dev libjansson-dev libjemalloc-dev librdmacm-dev libssl-dev liburing-dev libyaml-dev
+		echo libibverbs-dev libjansson-dev libjemalloc-dev libncurses-dev librdmacm-dev libssl-dev liburing-dev libyaml-dev
 		;;
+	tests) echo libcmocka-dev ;;
 	demo) echo redis-server redis-tools ;;
 	check)
-		echo sqlite3 stress-ng xz-utils clang-format-14? clang-tidy-14?
-		echo gdb memcached imagemagick-6.q16? luajit? python3-numpy openjdk-17-jdk-headless?
+		echo groff-base iproute2 jq man-db openssl zsh
+		echo sqlite3 stress-ng systemd xz-utils clang-format-14? clang-tidy-14?
+		echo gdb make tmux memcached imagemagick-6.q16? luajit? python3-numpy openjdk-17-jdk-headless?
 		;;
 	compat) # programs, and what it takes to run other projects' test-suites
 		echo postgresql nodejs golang-go libtcmalloc-minimal4? libmimalloc2.0? libjemalloc2 dpkg-dev tcl redis-server redis-tools
@@ -26,7 +28,7 @@ packages_of() {
 		echo qemu-system-x86 make gcc binutils busybox-static kmod xz-utils zstd
 		echo iproute2 ibverbs-providers ibverbs-utils rdmacm-utils perftest
 		;;
-	*) echo "setup: there is no set '$1', only build, demo, check, compat and vm" >&2 && return 2 ;;
+	*) echo "setup: there is no set '$1', only build, tests, demo, check, compat and vm" >&2 && return 2 ;;
 	esac
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""scripts/targets.py FOLDER SUITE...: what ninja has to build for these suites' tests, one a
-line."""
+"""scripts/targets.py FOLDER SUITE...: prints what ninja has to build for these suites' tests, one a
+line. The word `installed` in the place of a suite stands for what `make install` installs."""
 import json
 import os
 import sys
@@ -17,7 +17,10 @@ def main():
     for test in read(folder, "tests"):
         if suites & {suite.rpartition(":")[2] for suite in test["suite"]}:
             wanted.update(test["depends"])
-    files = {file for target in read(folder, "targets") if target["id"] in wanted for file in target["filename"]}
+    targets = read(folder, "targets")
+    if "installed" in suites:
+        wanted.update(target["id"] for target in targets if target["installed"])
+    files = {file for target in targets if target["id"] in wanted for file in target["filename"]}
     print("\n".join(sorted(os.path.relpath(file, os.path.realpath(folder)) for file in files)))
 
 
