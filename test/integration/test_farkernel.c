@@ -1,15 +1,18 @@
 /* The far range against the real kernel, without agent threads. Room: test/integration. */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -210,6 +213,294 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	unmap_all();
 }
 
+/* ---- calls that the limit on mappings refuses ---- */
+
+#define PART 8u /* pages */
+
+/* Makes pages resident and writable, all bytes 'x'. */
+static void fill_pages(uint32_t page, uint32_t n)
+{
+	assert_int_equal(fp_budget_take(&far.budget, n), n);
+	for (uint32_t p = page; p < page + n; p++) {
+		set_word(p, FP_PAGE_ARRIVING);
+		assert_int_equal(fp_far_install(&far, p, 1, bytes, true), 1);
+	}
+}
+
+/* True if the page has its bytes and the program can read it. */
+static bool is_intact(uint32_t page)
+{
+	int fds[2];
+	char got[FP_PAGE_SIZE];
+	bool same;
+
+	if (fp_page_state(word_of(page)) != FP_PAGE_RESIDENT)
+		return false; /* nobody would serve a fault */
+	assert_int_equal(pipe(fds), 0);
+	same = write(fds[1], fp_far_addr(&far, page), sizeof(got)) == (ssize_t)sizeof(got) &&
+	       read(fds[0], got, sizeof(got)) == (ssize_t)sizeof(got) && memcmp(got, bytes, sizeof(got)) == 0;
+	close(fds[0]);
+	close(fds[1]);
+	return same;
+}
+
+static bool are_intact(uint32_t page, uint32_t n)
+{
+	while (n > 0 && is_intact(page)) {
+		page++;
+		n--;
+	}
+	return n == 0;
+}
+
+/*
+ * Maps all, with the first 2 * PART pages filled. For the kernel the first PART pages are a mapping
+ * of their own.
+ */
+static void map_two_parts(unsigned flags)
+{
+	const struct fp_piece_change change = {.prot = -1, .set = flags};
+	char *addr = fp_far_addr(&far, FIRST);
+
+	map_all();
+	far.capture_by_move = far.uffd.has_move;
+	assert_int_equal(fp_layout_change(&space.layout, FIRST, FIRST + MAPPED, &change), 0);
+	assert_int_equal(madvise(addr, (size_t)MAPPED << FP_PAGE_SHIFT,
+	                         flags & FP_PIECE_DONTDUMP ? MADV_DONTDUMP : MADV_DODUMP),
+	                 0);
+	assert_int_equal(madvise(addr, PART * FP_PAGE_SIZE, MADV_DOFORK), 0);
+	fill_pages(FIRST, 2 * PART);
+}
+
+static int unmap(uint32_t page, uint32_t n)
+{
+	return fp_space_unmap(&space, fp_far_addr(&far, page), (size_t)n << FP_PAGE_SHIFT);
+}
+
+/* The kernel's second mapping would have to be cut. The first one stays accessible too. */
+static void refuse_unmap(unsigned flags)
+{
+	map_two_parts(flags);
+	leave_cuts(0);
+	assert_int_equal(unmap(FIRST, PART + 1), -ENOMEM);
+	drop_fillers(FILLERS);
+	assert_true(are_intact(FIRST, 2 * PART));
+	assert_int_equal(unmap(FIRST, PART + 1), 0);
+	assert_true(are_intact(FIRST + PART + 1, PART - 1));
+	assert_true(fp_layout_is_free(&space.layout, FIRST, FIRST + PART + 1));
+	unmap_all();
+}
+
+static void a_refused_unmap_changes_nothing(void **state)
+{
+	refuse_unmap(0);
+}
+
+static void a_refused_unmap_without_dumps(void **state)
+{
+	refuse_unmap(FP_PIECE_DONTDUMP);
+}
+
+/* The first piece could be unmapped, but not the second. */
+static void a_refused_unmap_of_two_pieces(void **state)
+{
+	map_two_parts(0);
+	assert_int_equal(fp_space_protect(&space, fp_far_addr(&far, FIRST), PART * FP_PAGE_SIZE, PROT_READ),
+	                 0);
+	leave_cuts(0);
+	assert_int_equal(unmap(FIRST, PART + 1), -ENOMEM);
+	drop_fillers(FILLERS);
+	assert_true(are_intact(FIRST, 2 * PART));
+	unmap_all();
+}
+
+#define FILLED (5 * CHUNK_PAGES)
+
+/*
+ * The pages are kernel-filled, and so are their neighbours. To register only these pages again, the
+ * kernel would have to cut a mapping a third time. The limit allows two cuts.
+ */
+static void an_unmap_leaves_pages_kernel_filled(void **state)
+{
+	uint32_t start = CHUNK + CHUNK_PAGES, n = FILLED - 2 * CHUNK_PAGES;
+
+	map_two_parts(0);
+	for (uint32_t p = CHUNK; p < CHUNK + FILLED; p += CHUNK_PAGES)
+		make_native(p);
+	assert_true(n > FP_KERNEL_FILLED_SHORT);
+	leave_cuts(2);
+	assert_int_equal(unmap(start, n), 0);
+	drop_fillers(FILLERS);
+	assert_true(fp_layout_is_free(&space.layout, start, start + n));
+	for (uint32_t p = start; p < start + n; p++)
+		assert_int_equal(word_of(p), FP_PAGE_ZERO);
+	assert_int_equal(*fp_far_addr(&far, CHUNK), 'n');
+	assert_int_equal(*fp_far_addr(&far, start + n), 'n');
+	assert_int_equal(fp_space_map_at(&space, fp_far_addr(&far, start), (size_t)n << FP_PAGE_SHIFT,
+	                                 PROT_READ | PROT_WRITE, FP_MAP_LAZY),
+	                 0);
+	for (uint32_t p = start; p < start + n; p++)
+		assert_true(is_registered(p));
+	unmap_all();
+}
+
+/*
+ * The pages are in the middle of a mapping, which must be cut twice. The limit allows one cut. The
+ * new place joins the end of the mapping.
+ */
+static void refuse_move(unsigned flags)
+{
+	uint32_t from = FIRST + PART / 2, to = FIRST + MAPPED;
+	const struct fp_remap remap = {.old_addr = fp_far_addr(&far, from),
+	                               .old_len = 2 * FP_PAGE_SIZE,
+	                               .new_len = 2 * FP_PAGE_SIZE,
+	                               .flags = FP_REMAP_MAYMOVE | FP_REMAP_FIXED,
+	                               .new_addr = fp_far_addr(&far, to)};
+	void *moved;
+
+	map_two_parts(flags);
+	leave_cuts(1);
+	assert_int_equal(fp_space_remap_to(&space, &remap, &moved), -ENOMEM);
+	drop_fillers(FILLERS);
+	assert_true(are_intact(FIRST, 2 * PART));
+	assert_true(fp_layout_is_free(&space.layout, to, to + 2));
+	assert_int_equal(fp_space_remap_to(&space, &remap, &moved), 0);
+	assert_true(are_intact(to, 2));
+	unmap_all();
+}
+
+static void a_refused_move_changes_nothing(void **state)
+{
+	refuse_move(0);
+}
+
+static void a_refused_move_without_dumps(void **state)
+{
+	refuse_move(FP_PIECE_DONTDUMP);
+}
+
+static bool is_locked(uint32_t page)
+{
+	return madvise(fp_far_addr(&far, page), FP_PAGE_SIZE, MADV_DONTNEED) < 0 && errno == EINVAL;
+}
+
+static int lock(uint32_t page, uint32_t n)
+{
+	return fp_space_mlock(&space, fp_far_addr(&far, page), (size_t)n << FP_PAGE_SHIFT, true);
+}
+
+/* Each of the kernel's two mappings would have to be cut. The limit allows one cut. */
+static void a_refused_lock_locks_nothing(void **state)
+{
+	map_two_parts(0);
+	leave_cuts(1);
+	assert_true(lock(FIRST + 1, 2 * PART - 2) < 0);
+	drop_fillers(FILLERS);
+	for (uint32_t p = FIRST; p < FIRST + 2 * PART; p++)
+		assert_false(is_locked(p));
+	unmap_all();
+}
+
+/* The first page is lost, so it can't be locked. The last pages keep the lock that they have. */
+static void a_lock_that_fails_keeps_locks(void **state)
+{
+	map_two_parts(0);
+	assert_int_equal(lock(FIRST + PART, PART), 0);
+	set_word(FIRST, FP_PAGE_LOST);
+	assert_int_equal(lock(FIRST, 2 * PART), -EAGAIN);
+	for (uint32_t p = FIRST; p < FIRST + 2 * PART; p++)
+		assert_true(is_locked(p) == (p >= FIRST + PART));
+	unmap_all();
+}
+
+/* ---- a limit that shrinks the range ---- */
+
+#define SMALL (1ull << 30)
+
+/* A call may have pinned pages where nothing is mapped, and reads their words. */
+static void shrink_around_a_pin(void)
+{
+	const struct fp_page_range range = {.page = (uint32_t)far.n_pages - CHUNK_PAGES, .n = 2};
+	uint32_t place;
+
+	map_all();
+	if (fp_pin_table_init(&far.pins) < 0)
+		_exit(2);
+	place = fp_pin_publish(&far.pins, &range, 1, 0);
+	if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EPERM || !fp_far_has(&far, range.page) ||
+	    word_of(range.page) != FP_PAGE_ZERO)
+		_exit(3);
+	fp_pin_clear(&far.pins, place, 1);
+	if (!fp_layout_is_free(&space.layout, range.page, range.page + range.n) ||
+	    fp_space_fit(&space, RLIMIT_AS, SMALL) != 0 || fp_far_has(&far, range.page))
+		_exit(4);
+	_exit(0);
+}
+
+#define PINS    (FP_PIN_MAX / 2)
+#define REFUSED 100u
+
+static atomic_bool refused_all;
+
+/* Returns NULL if the last chunk was in the range all the time. */
+static void *watch_range(void *arg)
+{
+	void *seen = NULL;
+
+	while (!atomic_load(&refused_all))
+		if (!fp_far_has(&far, (uint32_t)far.n_pages - 1))
+			seen = arg;
+	return seen;
+}
+
+/* Before the pin outside of the new range, the table has many inside. So the search takes long. */
+static void shrink_in_vain(void)
+{
+	const struct fp_page_range inside = {.page = FIRST, .n = 1},
+	                           outside = {.page = (uint32_t)far.n_pages - CHUNK_PAGES, .n = 2};
+	pthread_t thread;
+	void *seen;
+
+	map_all();
+	if (fp_pin_table_init(&far.pins) < 0)
+		_exit(2);
+	for (uint32_t i = 0; i < PINS; i++)
+		(void)fp_pin_publish(&far.pins, &inside, 1, i);
+	(void)fp_pin_publish(&far.pins, &outside, 1, PINS);
+	if (pthread_create(&thread, NULL, watch_range, &far) != 0)
+		_exit(3);
+	for (unsigned i = 0; i < REFUSED; i++)
+		if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EPERM)
+			_exit(4);
+	atomic_store(&refused_all, true);
+	_exit(pthread_join(thread, &seen) == 0 && !seen ? 0 : 5);
+}
+
+/* In a process of its own: a range that was shrunk can't be unreserved. */
+static int status_of_shrink(void (*shrink)(void))
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		if (set_up(NULL) < 0)
+			_exit(1);
+		shrink();
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+static void a_limit_leaves_pinned_pages(void **state)
+{
+	assert_int_equal(status_of_shrink(shrink_around_a_pin), 0);
+}
+
+static void nobody_sees_a_range_that_is_refused(void **state)
+{
+	assert_int_equal(status_of_shrink(shrink_in_vain), 0);
+}
+
 /* ---- granted tokens ---- */
 
 #define GRANTED 100u
@@ -293,6 +584,16 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(an_install_during_a_bare_call_ends_the_process),
 	    TEST(a_chunk_half_given_to_the_kernel),
+	    TEST(a_refused_unmap_changes_nothing),
+	    TEST(a_refused_unmap_without_dumps),
+	    TEST(a_refused_unmap_of_two_pieces),
+	    TEST(an_unmap_leaves_pages_kernel_filled),
+	    TEST(a_refused_move_changes_nothing),
+	    TEST(a_refused_move_without_dumps),
+	    TEST(a_refused_lock_locks_nothing),
+	    TEST(a_lock_that_fails_keeps_locks),
+	    cmocka_unit_test(a_limit_leaves_pinned_pages),
+	    cmocka_unit_test(nobody_sees_a_range_that_is_refused),
 	    TEST(what_goes_takes_grants_back),
 	};
 	struct fp_uffd uffd;

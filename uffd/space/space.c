@@ -126,12 +126,38 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 
 /*
  * Unmapped parts are kept out of core dumps. Otherwise a dump would look at the whole range, page
- * by page.
+ * by page. Returns false if the kernel has too many mappings.
  */
-static void set_dumped(struct fp_space *space, uint32_t start, uint32_t end, bool dumped)
+static bool set_dumped(struct fp_space *space, uint32_t start, uint32_t end, bool dumped)
 {
-	madvise(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT,
-	        dumped ? MADV_DODUMP : MADV_DONTDUMP);
+	return madvise(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT,
+	               dumped ? MADV_DODUMP : MADV_DONTDUMP) == 0;
+}
+
+int fp_space_cut_out(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+
+	for (uint32_t at = start; fp_space_next_piece(space, at, end, &piece); at = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN) && !set_dumped(space, piece.start, piece.end, false)) {
+			fp_space_restore(space, start, end);
+			return -ENOMEM;
+		}
+	return 0;
+}
+
+void fp_space_restore(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+
+	for (; fp_space_next_piece(space, start, end, &piece); start = piece.end) {
+		fp_space_open_range(space->far, start, piece.start - start, PROT_NONE);
+		if (piece.flags & FP_PIECE_FOREIGN)
+			continue;
+		fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
+		set_dumped(space, piece.start, piece.end, !(piece.flags & FP_PIECE_DONTDUMP));
+	}
+	fp_space_open_range(space->far, start, end - start, PROT_NONE);
 }
 
 /* Drops pages. If a bare call has locked them, unlocks them first. */
@@ -325,24 +351,6 @@ static int close_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Called after the kernel refused a change of protection half-way. Sets the protection again as the
- * layout says.
- */
-static void restore_protection(struct fp_space *space, uint32_t start, uint32_t end)
-{
-	const struct fp_piece *p = fp_layout_after(&space->layout, start);
-
-	for (; p && p->start < end; p = fp_layout_after(&space->layout, p->end)) {
-		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end);
-
-		fp_space_open_range(space->far, start, from - start, PROT_NONE);
-		fp_space_open_range(space->far, from, to - from, p->prot);
-		start = to;
-	}
-	fp_space_open_range(space->far, start, end - start, PROT_NONE);
-}
-
-/*
  * Replaces the mappings in the piece's place by the piece. Changes the protection of the old pages
  * first, then drops them: otherwise a late write could survive in a page that is no longer
  * writable. If a later step fails, nothing is mapped there.
@@ -357,7 +365,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 		return r;
 	r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
 	if (r < 0) {
-		restore_protection(space, piece.start, piece.end);
+		fp_space_restore(space, piece.start, piece.end);
 		return r;
 	}
 	r = drop_unlocked(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
@@ -404,36 +412,50 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 /* ---- unmap ---- */
 
 /*
- * Makes the pages inaccessible before it drops them, so that no thread can bring a page back
- * meanwhile.
+ * Makes far pages inaccessible, so that no thread can bring one back before it is dropped. Ends the
+ * foreign pieces. If the kernel refuses that, everything is as before, except for foreign pieces
+ * that have ended.
  */
-static int remove_far(struct fp_space *space, uint32_t from, uint32_t to)
+static int close_all(struct fp_space *space, uint32_t start, uint32_t end)
 {
-	int r = fp_space_open_range(space->far, from, to - from, PROT_NONE);
+	struct fp_piece piece;
+	int r = fp_space_cut_out(space, start, end);
 
 	if (r < 0)
 		return r;
-	set_dumped(space, from, to, false);
-	return drop_unlocked(space, from, to,
-	                     to - from > FP_KERNEL_FILLED_SHORT ? FP_DROP_FOR_GOOD : FP_DROP_SHORT);
+	for (uint32_t at = start; r == 0 && fp_space_next_piece(space, at, end, &piece); at = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
+	if (r == 0)
+		r = close_foreign(space, start, end);
+	if (r < 0)
+		fp_space_restore(space, start, end);
+	return r;
+}
+
+/*
+ * Drops an inaccessible piece. If the kernel has too many mappings, it can't register kernel-filled
+ * pages again. Then they stay kernel-filled, as those of a short piece do.
+ */
+static int drop_closed(struct fp_space *space, const struct fp_piece *piece)
+{
+	int r = -ENOMEM;
+
+	if (piece->end - piece->start > FP_KERNEL_FILLED_SHORT)
+		r = drop_unlocked(space, piece->start, piece->end, FP_DROP_FOR_GOOD);
+	return r == -ENOMEM ? drop_unlocked(space, piece->start, piece->end, FP_DROP_SHORT) : r;
 }
 
 int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_reserved)
 {
-	const struct fp_piece *p;
+	struct fp_piece piece;
 	uint64_t reserved;
-	int r;
+	int r = close_all(space, start, end);
 
-	for (p = fp_layout_next(&space->layout, start); p && p->start < end;
-	     p = fp_layout_next(&space->layout, p->end)) {
-		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end);
-
-		r = p->flags & FP_PIECE_FOREIGN ? fp_space_close(space, from, to)
-		                                : remove_far(space, from, to);
-		if (r < 0)
-			return r;
-	}
-	r = fp_layout_remove(&space->layout, start, end, &reserved);
+	for (uint32_t at = start; r == 0 && fp_space_next_piece(space, at, end, &piece); at = piece.end)
+		r = drop_closed(space, &piece);
+	if (r == 0)
+		r = fp_layout_remove(&space->layout, start, end, &reserved);
 	if (r == 0)
 		*ret_reserved += reserved;
 	fp_space_publish(space);

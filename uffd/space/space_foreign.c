@@ -95,6 +95,8 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 	fp_space_lock(space);
 	if ((what->flags & MAP_FIXED_NOREPLACE) && !fp_layout_is_free(&space->layout, start, end))
 		r = -EEXIST;
+	if (r == 0 && !fp_space_end_filled(space, start, end)) /* map_over needs it: fail with nothing lost */
+		r = -ENOMEM;
 	if (r == 0)
 		r = fp_space_remove(space, start, end, &reserved);
 	if (r == 0)

@@ -35,9 +35,10 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 
 /*
  * The kernel touches the pages, and we serve its faults as usual. In fault mode inline its touches
- * can't be served, so we bring the pages in.
+ * can't be served, so we bring in the first page, and cut the piece to it. For the next page the
+ * caller takes the layout lock again. So a limit that shrinks the range waits for one page at most.
  */
-static int populate_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
+static int populate_piece(struct fp_space *space, struct fp_piece *piece, int advice)
 {
 	int needs = advice == MADV_POPULATE_WRITE ? PROT_WRITE : PROT_READ;
 	void *addr = fp_far_addr(space->far, piece->start);
@@ -46,9 +47,9 @@ static int populate_piece(struct fp_space *space, const struct fp_piece *piece, 
 		return madvise(addr, bytes(piece->start, piece->end), advice) < 0 ? -errno : 0;
 	if (!(piece->prot & needs))
 		return -EINVAL;
+	piece->end = piece->start + 1;
 	atomic_fetch_add(&space->far->bringing, 1);
-	fp_inline_bring(space->far->inline_servers, piece->start, piece->end - piece->start,
-	                needs == PROT_WRITE);
+	fp_inline_bring(space->far->inline_servers, piece->start, 1, needs == PROT_WRITE);
 	atomic_fetch_sub(&space->far->bringing, 1);
 	return 0;
 }
@@ -82,24 +83,36 @@ int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, i
 /* ---- locking ---- */
 
 /*
- * First lets the kernel lock the range with MLOCK_ONFAULT, then gives the pages to the kernel. If
- * the kernel refuses the lock, the pages stay far.
+ * Unlocks the far pages of a range after the lock failed half-way: evictors must never meet a
+ * locked page. Foreign pieces keep their locks. The program may have locked them before, and the
+ * kernel too leaves pages locked when its call fails half-way.
+ */
+static void unlock_far(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+
+	for (; fp_space_next_piece(space, start, end, &piece); start = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			munlock(fp_far_addr(space->far, piece.start), bytes(piece.start, piece.end));
+}
+
+/*
+ * First lets the kernel lock the range with MLOCK_ONFAULT, then gives the pages to the kernel.
+ * Pages that the kernel does not lock stay far.
  */
 static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;
+	int r = 0;
 
 	if (start < end && mlock2(fp_far_addr(space->far, start), bytes(start, end), MLOCK_ONFAULT) < 0)
-		return -errno;
-	for (; fp_space_next_piece(space, start, end, &piece); start = piece.end) {
-		int r = piece.flags & FP_PIECE_FOREIGN ? 0 : fp_space_give(space, &piece);
-
-		if (r < 0) {
-			munlock(fp_far_addr(space->far, start), bytes(start, end));
-			return r;
-		}
-	}
-	return 0;
+		r = -errno;
+	for (uint32_t at = start; r == 0 && fp_space_next_piece(space, at, end, &piece); at = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			r = fp_space_give(space, &piece);
+	if (r < 0)
+		unlock_far(space, start, end);
+	return r;
 }
 
 /*
@@ -120,8 +133,8 @@ static int lock_some(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * As in the kernel: locks all pages before the first hole. Pages that can't be brought in stay
- * locked too.
+ * As in the kernel: locks all pages before the first hole. If a page can't be brought in, the far
+ * pages of its part (LOCKED_AT_ONCE) are not locked. The parts before it stay locked.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {

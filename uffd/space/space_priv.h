@@ -79,7 +79,23 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
  */
 int fp_space_add(struct fp_space *space, struct fp_piece piece);
 
-/* Unmaps [start, end), far and foreign. Adds the number of its reserved slots to *ret_reserved. */
+/*
+ * The first step of unmapping far pieces of [start, end): keeps them out of core dumps. So the
+ * kernel has them as mappings of their own, and mprotect need not cut any. Returns 0, or -ENOMEM if
+ * the kernel has too many mappings. Then nothing was changed. fp_space_restore undoes this step.
+ */
+int fp_space_cut_out(struct fp_space *space, uint32_t start, uint32_t end);
+
+/*
+ * Sets protections and the advice on core dumps in the kernel as the layout has them. Called after
+ * the kernel refused a change half-way. Foreign pieces stay as they are.
+ */
+void fp_space_restore(struct fp_space *space, uint32_t start, uint32_t end);
+
+/*
+ * Unmaps [start, end), far and foreign. Adds the number of its reserved slots to *ret_reserved. If
+ * the kernel has too many mappings, returns -ENOMEM and unmaps no far page.
+ */
 int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_reserved);
 
 /* Reports the number of mapped bytes to the stats page and to on_growth. */
@@ -105,7 +121,7 @@ bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
 
 enum fp_drop {
 	FP_DROP,          /* MADV_DONTNEED; the mapping stays */
-	FP_DROP_FOR_GOOD, /* the mapping ends: the pages become ZERO */
+	FP_DROP_FOR_GOOD, /* the mapping ends: the pages become ZERO and registered. -ENOMEM: some can't be */
 	FP_DROP_SHORT,    /* the mapping ends, but kernel-filled pages stay so: see fp_kernel_filled_resume */
 };
 

@@ -3,7 +3,7 @@
  *
  * A mapping moves page by page: a resident page by UFFDIO_MOVE (or a copy), a remote page by its
  * slot. The old pages stay CLAIMED until all have moved. A thread that touches them waits, as in
- * the kernel, and then finds the result of mremap: nothing, or zeros.
+ * the kernel, and then finds nothing at the old place.
  */
 #include "space_priv.h"
 
@@ -211,23 +211,34 @@ static int restore_prot(struct fp_space *space, const struct fp_piece *old, stru
 	return r < 0 ? r : fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
 }
 
+/* The old pages are inaccessible already. Releases and unmaps them. */
 static int leave_old(struct move *m)
 {
-	struct fp_space *space = m->space;
 	/*
 	 * how many slots were reserved for the part that is unmapped here: they move with the bytes
 	 */
 	uint64_t carried = 0;
-	int r = fp_space_open_range(space->far, m->from, m->n, PROT_NONE);
 
 	release_old(m);
-	return r < 0 ? r : fp_space_remove(space, m->from, m->from + m->n, &carried);
+	return fp_space_remove(m->space, m->from, m->from + m->n, &carried);
+}
+
+/* Undoes a move that failed half-way. */
+static void undo(struct move *m, struct fp_piece fresh)
+{
+	uint64_t carried = 0;
+
+	fp_space_restore(m->space, m->from, m->from + m->n); /* UFFDIO_MOVE needs it */
+	move_back(m);
+	fp_space_remove(m->space, fresh.start, fresh.end, &carried);
 }
 
 /*
  * Moves the piece old to a new piece of new_n pages, which begins at page to. The pages of the new
  * piece are free. If old is longer, only its first new_n pages move. A failure half-way (no memory,
- * a page that can't be read) undoes the move.
+ * a page that can't be read, too many mappings) undoes the move. So the old pages become
+ * inaccessible before their claims end: otherwise a thread could read zeros at the old place after
+ * such a failure.
  */
 static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n)
 {
@@ -238,18 +249,23 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 	                         .lazy = old.lazy};
 	struct move m = {
 	    .space = space, .from = old.start, .to = to, .n = FP_MIN(old.end - old.start, new_n)};
-	uint64_t carried = 0;
-	int r = fp_space_add(space, fresh);
+	int r = fp_space_cut_out(space, m.from, m.from + m.n);
 
 	if (r < 0)
 		return r;
+	r = fp_space_add(space, fresh);
+	if (r < 0) {
+		fp_space_restore(space, m.from, m.from + m.n);
+		return r;
+	}
 	r = move_pages(&m);
 	if (r == 0)
 		r = restore_prot(space, &old, fresh);
 	if (r == 0)
+		r = fp_space_open_range(space->far, m.from, m.n, PROT_NONE);
+	if (r == 0)
 		return leave_old(&m);
-	move_back(&m);
-	fp_space_remove(space, to, to + new_n, &carried);
+	undo(&m, fresh);
 	return r;
 }
 
