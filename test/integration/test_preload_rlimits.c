@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -175,8 +177,8 @@ static int spawn_and_use(int kind, bool hard)
 }
 
 /*
- * Runs in a process that is under the limit. Tests the process, its children, and programs that it
- * executes.
+ * Runs in a process to which the limit applies. Tests the process, its children, and programs that
+ * it executes.
  */
 static void go_through(int kind, bool hard)
 {
@@ -539,6 +541,63 @@ static void hints_on_what_goes(void **state)
 	}
 }
 
+/* ---- a limit during a long call ---- */
+
+#define POPULATES 5u
+
+static atomic_bool populated;
+
+static void *populate(void *mem)
+{
+	require(madvise(mem, TOO_BIG, MADV_POPULATE_WRITE) == 0);
+	atomic_store(&populated, true);
+	return NULL;
+}
+
+static bool any_resident(char *mem)
+{
+	static unsigned char vec[TOO_BIG / 4096];
+
+	require(mincore(mem, TOO_BIG, vec) == 0);
+	return memchr(vec, 1, sizeof(vec));
+}
+
+/* Begins to bring in pages in a thread. Returns true if the thread still does so. */
+static bool begin_populate(char *mem, pthread_t *ret_thread)
+{
+	atomic_store(&populated, false);
+	require(mem != MAP_FAILED && test_is_far(mem));
+	require(pthread_create(ret_thread, NULL, populate, mem) == 0);
+	while (!any_resident(mem))
+		sched_yield();
+	return !atomic_load(&populated);
+}
+
+/*
+ * The new limit does not wait until all pages have come in. On a busy machine they may be there
+ * before this thread sees the first. Then it tries again.
+ */
+static void populate_and_lower(int kind, bool hard)
+{
+	char *mem = map(TOO_BIG);
+	unsigned tries = 1;
+	pthread_t thread;
+
+	while (!begin_populate(mem, &thread)) {
+		require(tries++ < POPULATES);
+		require(pthread_join(thread, NULL) == 0 && munmap(mem, TOO_BIG) == 0);
+		mem = map(TOO_BIG);
+	}
+	lower(kind, LIMIT, hard);
+	require(!atomic_load(&populated));
+	_exit(0);
+}
+
+static void lowered_during_a_populate(void **state)
+{
+	each(populate_and_lower, false);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -555,6 +614,7 @@ static int tests(void)
 	    cmocka_unit_test(heap_under_a_limit),
 	    cmocka_unit_test(pages_that_the_range_has_no_more),
 	    cmocka_unit_test(hints_on_what_goes),
+	    cmocka_unit_test(lowered_during_a_populate),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -42,6 +42,8 @@ static void test_what_is_published_is_seen(void **state)
 	place = fp_pin_publish(table, ranges, 3, 0);
 	assert_int_equal(fp_pin_look(table, pages, 7), 1u << 1 | 1u << 2 | 1u << 4 | 1u << 5);
 	assert_true(fp_pin_has(table, 11));
+	assert_false(fp_pin_any_outside(table, 0, 101));
+	assert_true(fp_pin_any_outside(table, 1, 101) && fp_pin_any_outside(table, 0, 100));
 	fp_pin_clear(table, place, 3);
 	assert_int_equal(fp_pin_look(table, pages, 7), 0);
 	assert_int_equal(atomic_load(&table->held), 0);

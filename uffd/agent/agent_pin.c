@@ -59,24 +59,35 @@ static char *first_addr(const struct fp_far *far)
 	return fp_far_addr(far, FP_MAX(far->first, FP_FAR_OWN_PAGES));
 }
 
+static bool to_pages_within(const struct fp_far *far, const struct fp_pin_range *range, uint32_t first,
+                            uint32_t last, struct fp_page_range *ret)
+{
+	uintptr_t start = (uintptr_t)range->addr, end;
+
+	if (__builtin_add_overflow(start, range->len_bytes, &end))
+		end = UINTPTR_MAX;
+	start = FP_MAX(start, (uintptr_t)fp_far_addr(far, FP_MAX(first, FP_FAR_OWN_PAGES)));
+	end = FP_MIN(end, (uintptr_t)fp_far_addr(far, last));
+	if (range->len_bytes == 0 || start >= end)
+		return false;
+	ret->page = fp_far_page(far, start);
+	ret->n = fp_far_page(far, end - 1) - ret->page + 1;
+	return true;
+}
+
 /*
  * Finds the far pages of a range; the agent's own pages do not count. Returns false if there are
  * none.
  */
 static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
 {
-	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
-	uintptr_t limit = (uintptr_t)fp_far_addr(far, far->last), end;
+	return to_pages_within(far, range, far->first, far->last, ret);
+}
 
-	if (__builtin_add_overflow(start, range->len_bytes, &end))
-		end = UINTPTR_MAX;
-	start = FP_MAX(start, base);
-	end = FP_MIN(end, limit);
-	if (range->len_bytes == 0 || start >= end)
-		return false;
-	ret->page = fp_far_page(far, start);
-	ret->n = fp_far_page(far, end - 1) - ret->page + 1;
-	return true;
+/* The same after publish: finds only pages whose words may be read. All of them were published. */
+static bool to_pinned(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
+{
+	return to_pages_within(far, range, far->pin_first, far->pin_last, ret);
 }
 
 static uint64_t quarter(const struct fp_far *far)
@@ -249,6 +260,10 @@ static void fill_note(const struct fp_pin *hold)
 
 /* ---- the calls ---- */
 
+/*
+ * After this, the caller asks to_pinned which pages the range still has, and only then reads their
+ * words. So no limit takes these words away meanwhile: see fp_far_shrink.
+ */
 static int publish(struct fp_agent *agent, const struct fp_page_range *pages, uint32_t n, struct fp_pin *hold)
 {
 	uint64_t total = 0;
@@ -272,7 +287,7 @@ static void bring_all(struct fp_agent *agent, const struct fp_pin_range *ranges,
 	struct fp_page_range r;
 
 	for (unsigned i = 0; i < n; i++)
-		if (to_pages(&agent->far, &ranges[i], &r) && !all_ready(&agent->far, r, ranges[i].write))
+		if (to_pinned(&agent->far, &ranges[i], &r) && !all_ready(&agent->far, r, ranges[i].write))
 			bring_range(agent, r, ranges[i].write);
 }
 
@@ -336,7 +351,7 @@ static void await_leaving(const struct fp_far *far, const struct fp_pin_range *r
 {
 	struct fp_page_range r;
 
-	if (!to_pages(far, range, &r))
+	if (!to_pinned(far, range, &r))
 		return;
 	for (uint32_t p = r.page; p < r.page + r.n; p++)
 		while (fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_LEAVING)

@@ -118,6 +118,8 @@ static bool reserve_all(struct fp_far *far, uint64_t bytes)
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
 	far->first = 0;
 	far->last = (uint32_t)far->n_pages;
+	far->pin_first = 0;
+	far->pin_last = (uint32_t)far->n_pages;
 	reserve_range(far, bytes);
 	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
@@ -254,23 +256,38 @@ static void cut_queue(struct fp_far *far, uint32_t n_pages)
 		munmap(&far->evict_queue.items[room], (old - room) * sizeof(*far->evict_queue.items));
 }
 
-void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
+int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 {
-	uint32_t old_first = FP_MAX(far->first, FP_FAR_OWN_PAGES), old_last = far->last;
+	uint32_t old_first = far->first, old_last = far->last;
+	size_t locked_bytes = locked_words_bytes(far);
 
-	fp_lockedmem_forget(locked_words_bytes(far));
+	/*
+	 * sequentially consistent: a call that has pinned pages either sees the new bounds for
+	 * pins, or is seen here. Then the range stays as it was, as a pin may last as long as a
+	 * call. Nobody else may see a range that is refused: evictors throw entries away that lie
+	 * outside of it
+	 */
+	far->pin_first = first;
+	far->pin_last = last;
+	if (fp_pin_any_outside(&far->pins, first, last)) {
+		far->pin_first = old_first;
+		far->pin_last = old_last;
+		return -EPERM;
+	}
+	/*
+	 * in the same way, an evictor, or a thread that brings pages in, sees the new bounds of the
+	 * range, or is seen here. Then we wait until it is done
+	 */
 	far->first = first;
 	far->last = last;
-	/*
-	 * sequentially consistent: an evictor, or a thread that brings pages in, either sees the
-	 * new bounds of the range, or is seen here. In the second case we wait until it is done
-	 */
+	fp_lockedmem_forget(locked_bytes);
 	while (atomic_load(&far->evicting) || atomic_load(&far->bringing))
 		sched_yield();
-	cut(far, old_first, first);
+	cut(far, FP_MAX(old_first, FP_FAR_OWN_PAGES), first);
 	cut(far, last, old_last);
 	cut_queue(far, last - first);
 	lock_words(far);
+	return 0;
 }
 
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)

@@ -41,7 +41,12 @@ struct fp_inline;
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
-	_Atomic uint32_t first, last;    /* the program's part of the range: all, until a limit shrinks it */
+	_Atomic uint32_t first, last; /* the program's part of the range: all, until a limit shrinks it */
+	/*
+	 * where calls that have pinned pages may read words: first and last, but narrower while
+	 * fp_far_shrink looks for pins
+	 */
+	_Atomic uint32_t pin_first, pin_last;
 	bool low;                        /* true: the range may begin at 4 GiB */
 	uint32_t origin;                 /* the search for free addresses starts at this page */
 	_Atomic uint64_t *words;         /* one per page; their memory comes on touch */
@@ -73,7 +78,7 @@ struct fp_far {
 	/* 0 only in a child that a bare call made: the kernel zeroes it in every child. */
 	_Atomic uint32_t *family;
 	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
-	_Atomic unsigned bringing; /* how many threads bring in pages of a piece without a lock */
+	_Atomic unsigned bringing; /* how many threads bring in a page without holding the layout lock */
 	struct fp_lost lost;
 };
 
@@ -124,9 +129,10 @@ uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
 /*
  * Gives the range and its part of the tables back to the kernel, except [first, last) and the
  * agent's own pages. The parts that go must be whole chunks, in which nothing is mapped. A range
- * that was shrunk is never unreserved.
+ * that was shrunk is never unreserved. Returns 0, or -EPERM if a page of those parts is pinned:
+ * then nothing was changed.
  */
-void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
+int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 
 /* Drops n pages by madvise(MADV_DONTNEED). False: they stay, and errno is the kernel's. */
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);

@@ -38,7 +38,10 @@ static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_rang
 	       atomic_compare_exchange_strong(&table->ranges[place], &none, value);
 }
 
-/* Raises top above a place that is about to be taken: otherwise a look would stop before it. */
+/*
+ * Raises top above a place that is about to be taken. A search for pins ends at top, so it would
+ * miss the place otherwise.
+ */
 static void raise_top(struct fp_pin_table *table, uint32_t top)
 {
 	uint32_t old = atomic_load_explicit(&table->top, memory_order_relaxed);
@@ -48,8 +51,8 @@ static void raise_top(struct fp_pin_table *table, uint32_t top)
 }
 
 /*
- * Takes n consecutive places from place on, or none. Returns how many of them were free, up to the
- * first that was not.
+ * Takes the n places that begin with `place`, or none. Returns how many of them were free, up to
+ * the first that was not.
  */
 static uint32_t take_row(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                          uint32_t place)
@@ -129,6 +132,19 @@ uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, un
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page)
 {
 	return fp_pin_look(table, &page, 1);
+}
+
+bool fp_pin_any_outside(const struct fp_pin_table *table, uint32_t first, uint32_t last)
+{
+	uint32_t top = atomic_load(&table->held) ? atomic_load(&table->top) : 0;
+
+	for (uint32_t i = 0; i < top; i++) {
+		uint64_t range = atomic_load(&table->ranges[i]), page = range >> 32, n = (uint32_t)range;
+
+		if (range && (page < first || page + n > last))
+			return true;
+	}
+	return false;
 }
 
 static bool keeps(const struct fp_page_range *keep, unsigned n_keep, uint32_t place)

@@ -44,7 +44,7 @@ void fp_pin_table_done(struct fp_pin_table *table);
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);
-/* Clears n places from place on. They must be the caller's. */
+/* Clears the n places that begin with `place`. They must be the caller's. */
 void fp_pin_clear(struct fp_pin_table *table, uint32_t place, uint32_t n);
 
 /* The range at a place. */
@@ -75,6 +75,12 @@ uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, un
  * just ended.
  */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
+
+/*
+ * True if a page outside of [first, last) is pinned. Like fp_pin_look, it never misses a pin, but
+ * may see one that has just ended.
+ */
+bool fp_pin_any_outside(const struct fp_pin_table *table, uint32_t first, uint32_t last);
 
 /*
  * Called in a forked child, which has one thread. Keeps the places that are listed in keep (n_keep

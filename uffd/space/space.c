@@ -499,6 +499,14 @@ static int close_off(struct fp_space *space, uint32_t start, uint32_t end)
 	return start == end ? 0 : fp_layout_add(&space->layout, piece);
 }
 
+/* Undoes close_off. */
+static void reopen(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	uint64_t none;
+
+	(void)fp_layout_remove(&space->layout, start, end, &none);
+}
+
 /* Shrinks the range to n pages. In the layout, the parts cut off become foreign pieces. */
 static int shrink(struct fp_space *space, uint64_t n)
 {
@@ -516,7 +524,11 @@ static int shrink(struct fp_space *space, uint64_t n)
 	if (r == 0)
 		r = close_off(space, end, last);
 	if (r == 0)
-		fp_far_shrink(space->far, start, end);
+		r = fp_far_shrink(space->far, start, end);
+	if (r < 0) {
+		reopen(space, from, start);
+		reopen(space, end, last);
+	}
 	return r;
 }
 
