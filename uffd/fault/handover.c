@@ -40,6 +40,7 @@ struct fp_handover {
 	_Atomic uint64_t requests[REQUESTS]; /* 0: free */
 	sem_t asked;
 	_Atomic bool stopping;
+	sem_t begun;
 	struct fp_thread thread;
 	pthread_mutex_t alive; /* robust: the thread holds it, and the kernel marks it when the thread ends */
 };
@@ -102,6 +103,7 @@ static void *run(void *arg)
 	bool again = false;
 
 	pthread_mutex_lock(&h->alive);
+	sem_post(&h->begun);
 	while (!atomic_load(&h->stopping)) {
 		wait_for_guests(h, again);
 		again = false;
@@ -144,11 +146,10 @@ static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 }
 
 /*
- * Ends the guest if its process has ended. The guest may be in another namespace, without
- * descriptors, so it can't name the process. But the kernel marks a robust mutex when its owner
- * ends.
+ * The guest may be in another namespace, without descriptors, so it can't name the process. But the
+ * kernel marks a robust mutex when its owner ends.
  */
-static void end_if_left(const struct fp_handover *h)
+void fp_handover_end_if_left(const struct fp_handover *h)
 {
 	if (*(const volatile int *)&h->alive.__data.__lock & FUTEX_OWNER_DIED)
 		fp_end_refused("pager", "the process whose memory this child of vfork shares has ended, and "
@@ -164,7 +165,7 @@ static void pause_guest(const struct fp_handover *h, unsigned n)
 		sched_yield();
 		return;
 	}
-	end_if_left(h);
+	fp_handover_end_if_left(h);
 	nanosleep(&nap, NULL);
 }
 
@@ -192,6 +193,16 @@ static void make_robust(pthread_mutex_t *mutex)
 	pthread_mutexattr_destroy(&attr);
 }
 
+/*
+ * The thread must hold the mutex, and its number be known, before the first guest. A process that
+ * is killed earlier leaves no mark, and its guest would wait for ever.
+ */
+static void await_thread(struct fp_handover *h)
+{
+	while (sem_wait(&h->begun) < 0)
+		;
+}
+
 int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover)
 {
 	struct fp_handover *h = fp_lockedmem_new(sizeof(*h));
@@ -202,12 +213,14 @@ int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handov
 	h->servers = servers;
 	h->pid = getpid();
 	sem_init(&h->asked, 0, 0);
+	sem_init(&h->begun, 0, 0);
 	make_robust(&h->alive);
 	r = fp_thread_start(&h->thread, "farpage-guests", run, h);
 	if (r < 0) {
 		fp_lockedmem_free(h, sizeof(*h));
 		return r;
 	}
+	await_thread(h);
 	*ret_handover = h;
 	return 0;
 }

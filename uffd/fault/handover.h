@@ -13,7 +13,10 @@ struct fp_handover;
 struct fp_inline;
 struct fp_uffd_fault;
 
-/* Starts the thread that serves requests by fp_inline_serve. Returns 0 or a negative errno. */
+/*
+ * Starts the thread that serves requests by fp_inline_serve, and waits until it runs. Returns 0 or
+ * a negative errno.
+ */
 int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover);
 /*
  * NULL is fine, here and below. fp_handover_abandon is for the child of a fork, where the thread
@@ -33,5 +36,10 @@ bool fp_handover_is_guest(const struct fp_handover *handover);
  * Ends the guest, with a message, if the process has ended.
  */
 void fp_handover_serve(struct fp_handover *handover, const struct fp_uffd_fault *fault);
+/*
+ * Called by a guest that waits for a page without a request. Ends the guest, with a message, if the
+ * process has ended.
+ */
+void fp_handover_end_if_left(const struct fp_handover *handover);
 
 #endif

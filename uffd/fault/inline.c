@@ -97,10 +97,8 @@ static struct inline_server *take_any(struct fp_inline *in, uint64_t word)
 	return NULL;
 }
 
-void fp_inline_tend(struct fp_inline *in)
+static void tend(struct fp_inline *in)
 {
-	if (!in || fp_inline_has_guest(in))
-		return;
 	for (unsigned i = 0; i < in->n_servers; i++) {
 		struct inline_server *p = &in->servers[i];
 
@@ -110,6 +108,18 @@ void fp_inline_tend(struct fp_inline *in)
 		fp_serve_starved(&p->server);
 		give_back(p);
 	}
+}
+
+/* A guest may wait for a page that a thread of its process owns, and that process may have
+ * ended. */
+void fp_inline_tend(struct fp_inline *in)
+{
+	if (!in)
+		return;
+	if (fp_inline_has_guest(in))
+		fp_handover_end_if_left(in->handover);
+	else
+		tend(in);
 }
 
 /* ---- waiting ---- */

@@ -73,7 +73,10 @@ static inline bool fp_inline_is_ready(uint64_t word, bool write)
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
 }
 
-/* Continues with pages that were left behind in servers that no thread uses now. Any thread. */
+/*
+ * Continues with pages that were left behind in servers that no thread uses now. Any thread. Ends a
+ * guest whose process has ended: nobody would bring the page for which it waits.
+ */
 void fp_inline_tend(struct fp_inline *in);
 
 #endif
