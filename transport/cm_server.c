@@ -80,6 +80,7 @@ void fp_cm_server_serve(struct fp_cm_server *server)
 		fp_cm_server_requests_serve(server);
 		if (read(server->timer, &n_expired, sizeof(n_expired)) == sizeof(n_expired)) {
 			fp_verbs_devices_check();
+			fp_verbs_listener_sweep(server->listener);
 			fp_cm_server_listen_again(server);
 		}
 		fp_cm_server_devices_serve(server); /* devices just found to be gone */

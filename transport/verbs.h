@@ -268,6 +268,7 @@ enum fp_verbs_event_type {
 
 /* A connection request. fp_verbs_prepare or fp_verbs_reject uses it up. */
 struct fp_verbs_request {
+	struct fp_verbs_listener *listener;
 	struct rdma_cm_id *id;
 	/*
 	 * How many READs the peer wants to have outstanding here, and how many READs of ours it can
@@ -290,6 +291,8 @@ struct fp_verbs_event {
 #define FP_VERBS_MAX_ADDRESSES 16u
 
 int fp_verbs_listener_open(struct fp_verbs_listener **ret_listener);
+/* Called every few seconds: frees the requests that were rejected before the last call. */
+void fp_verbs_listener_sweep(struct fp_verbs_listener *listener);
 /* Ends the listener. Close the connections that came in through it first. NULL is fine. */
 void fp_verbs_listener_close(struct fp_verbs_listener *listener);
 int fp_verbs_listener_fd(const struct fp_verbs_listener *listener);
@@ -315,6 +318,7 @@ int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_e
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn);
 int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_len);
+/* Does not wait until the peer is told: fp_verbs_listener_sweep frees the request later. */
 void fp_verbs_reject(struct fp_verbs_request *request, const void *reply, size_t reply_len);
 void fp_verbs_conn_set_user(struct fp_verbs_conn *conn, void *user);
 void *fp_verbs_conn_user(const struct fp_verbs_conn *conn);

@@ -32,12 +32,22 @@
 #define RESOLVE_NS (2 * FP_NSEC_PER_SEC)
 
 /*
+ * How many rejected ids a listener keeps until the sweep. Destroying an id waits until the device
+ * has sent the rejection, which can take many milliseconds on a busy machine.
+ */
+#define REJECTED_KEPT 64u
+
+/*
  * The rdma_cm ids of a listener and of the connections that came in through it share one event
  * channel.
  */
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *ids[FP_VERBS_MAX_ADDRESSES]; /* NULL: it does not listen there */
+	struct rdma_cm_id *rejected[REJECTED_KEPT];     /* NULL: free */
+	unsigned n_rejected;
+	/* the ids rejected before the last sweep: those from n_swept to n_old, if not destroyed */
+	unsigned n_swept, n_old;
 };
 
 static struct rdma_event_channel *channel_new(void)
@@ -431,10 +441,29 @@ int fp_verbs_listen(struct fp_verbs_listener *listener, unsigned idx, const stru
 	return r;
 }
 
+static void destroy_rejected(struct fp_verbs_listener *listener)
+{
+	for (unsigned i = 0; i < REJECTED_KEPT; i++)
+		if (listener->rejected[i])
+			fp_verbs_api->rdma.destroy_id(fp_take_ptr(listener->rejected[i]));
+}
+
+void fp_verbs_listener_sweep(struct fp_verbs_listener *listener)
+{
+	for (; listener->n_swept != listener->n_old; listener->n_swept++) {
+		struct rdma_cm_id **place = &listener->rejected[listener->n_swept % REJECTED_KEPT];
+
+		if (*place)
+			fp_verbs_api->rdma.destroy_id(fp_take_ptr(*place));
+	}
+	listener->n_old = listener->n_rejected;
+}
+
 void fp_verbs_listener_close(struct fp_verbs_listener *listener)
 {
 	if (!listener)
 		return;
+	destroy_rejected(listener);
 	for (unsigned i = 0; i < FP_VERBS_MAX_ADDRESSES; i++)
 		fp_verbs_unlisten(listener, i);
 	channel_free(listener->events);
@@ -467,12 +496,14 @@ static void name_peer(struct rdma_cm_id *id, char *ret_name, size_t size)
 	snprintf(ret_name, size, address->sa_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
 }
 
-static void request_event(const struct rdma_cm_event *event, struct fp_verbs_event *ret)
+static void request_event(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
+                          struct fp_verbs_event *ret)
 {
 	const struct rdma_conn_param *said = &event->param.conn;
 
 	ret->type = FP_VERBS_EV_REQUEST;
 	ret->request = (struct fp_verbs_request){
+	    .listener = listener,
 	    .id = event->id,
 	    .n_peer_asks = said->responder_resources,
 	    .n_peer_answers = said->initiator_depth,
@@ -534,7 +565,7 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 {
 	*ret = (struct fp_verbs_event){.type = FP_VERBS_EV_NONE};
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		request_event(event, ret);
+		request_event(listener, event, ret);
 	} else if (find_own(listener, event->id, &ret->idx)) {
 		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
@@ -552,6 +583,7 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret)
 {
 	struct rdma_cm_event *event;
+	bool removed;
 
 	do {
 		if (fp_verbs_api->rdma.get_cm_event(listener->events, &event)) {
@@ -559,17 +591,24 @@ int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_e
 			return errno == EAGAIN || errno == EINTR ? 0 : failure();
 		}
 		translate(listener, event, ret);
+		removed = event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		fp_verbs_api->rdma.ack_cm_event(event);
+		if (removed)
+			destroy_rejected(
+			    listener); /* the kernel removes a device only when its ids are gone */
 	} while (ret->type == FP_VERBS_EV_NONE);
 	return 0;
 }
 
 void fp_verbs_reject(struct fp_verbs_request *request, const void *reply, size_t reply_len)
 {
-	struct rdma_cm_id *id = fp_take_ptr(request->id);
+	struct fp_verbs_listener *listener = request->listener;
+	struct rdma_cm_id **place = &listener->rejected[listener->n_rejected++ % REJECTED_KEPT];
 
-	fp_verbs_api->rdma.reject(id, reply, (uint8_t)reply_len);
-	fp_verbs_api->rdma.destroy_id(id);
+	fp_verbs_api->rdma.reject(request->id, reply, (uint8_t)reply_len);
+	if (*place)
+		fp_verbs_api->rdma.destroy_id(*place);
+	*place = fp_take_ptr(request->id);
 }
 
 static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,

@@ -70,6 +70,10 @@ unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max)
 	return n_devices;
 }
 
+void fp_verbs_listener_sweep(struct fp_verbs_listener *swept)
+{
+}
+
 void fp_verbs_devices_check(void)
 {
 }

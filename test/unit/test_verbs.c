@@ -28,7 +28,7 @@ static struct fp_verbs_domain domain;
 static struct rdma_event_channel events;
 static struct ibv_comp_channel channel;
 static struct rdma_cm_event said[4]; /* events that rdma_cm will report, in order */
-static unsigned n_said, n_asked, n_flushed, n_disconnected;
+static unsigned n_said, n_asked, n_flushed, n_disconnected, n_rejected, n_destroyed;
 
 static int get_cm_event(struct rdma_event_channel *from, struct rdma_cm_event **ret_event)
 {
@@ -76,8 +76,15 @@ static int disconnect(struct rdma_cm_id *id)
 	return 0;
 }
 
+static int reject(struct rdma_cm_id *id, const void *reply, uint8_t len)
+{
+	n_rejected++;
+	return 0;
+}
+
 static int destroy_id(struct rdma_cm_id *id)
 {
+	n_destroyed++;
 	return 0;
 }
 
@@ -224,6 +231,7 @@ static const struct fp_verbs_api played = {
              .accept = accept_with,
              .set_option = set_option,
              .disconnect = disconnect,
+             .reject = reject,
              .destroy_id = destroy_id,
              .destroy_event_channel = destroy_event_channel},
 };
@@ -246,7 +254,7 @@ static int set_up(void **state)
 	events.fd = eventfd(0, EFD_NONBLOCK);
 	device.dead = false;
 	domain = (struct fp_verbs_domain){.device = &device, .n_refs = 1};
-	n_said = n_asked = n_flushed = n_disconnected = 0;
+	n_said = n_asked = n_flushed = n_disconnected = n_rejected = n_destroyed = 0;
 	memset(said, 0, sizeof(said));
 	return events.fd < 0 ? -1 : 0;
 }
@@ -411,6 +419,46 @@ static void a_listener_hears_of_a_device_that_goes(void **state)
 	device_closes();
 }
 
+/*
+ * Destroying an id waits until its rejection is sent. The node's loop must not wait for that, and
+ * must not keep ids without limit either.
+ */
+static void rejecting_does_not_wait(void **state)
+{
+	const unsigned n_kept = 64;
+	struct rdma_cm_id id = {.verbs = &opened};
+	struct fp_verbs_listener *listener;
+	struct fp_verbs_request request;
+	struct fp_verbs_event event;
+
+	device_opens();
+	assert_int_equal(fp_verbs_listener_open(&listener), 0);
+	said[0].id = &id;
+	say(RDMA_CM_EVENT_CONNECT_REQUEST);
+	assert_int_equal(fp_verbs_listener_next(listener, &event), 0);
+	assert_int_equal(event.type, FP_VERBS_EV_REQUEST);
+	for (unsigned i = 1; i <= n_kept + 1; i++) {
+		request = event.request;
+		fp_verbs_reject(&request, "no", 3);
+		assert_int_equal(n_rejected, i);
+		assert_int_equal(n_destroyed, i > n_kept);
+	}
+	fp_verbs_listener_sweep(listener); /* these may be on their way yet */
+	assert_int_equal(n_destroyed, 1);
+	fp_verbs_listener_sweep(listener);
+	assert_int_equal(n_destroyed, n_kept + 1);
+	request = event.request;
+	fp_verbs_reject(&request, "no", 3);
+	assert_int_equal(n_destroyed, n_kept + 1);
+	say(RDMA_CM_EVENT_DEVICE_REMOVAL);
+	assert_int_equal(fp_verbs_listener_next(listener, &event), 0);
+	assert_int_equal(n_destroyed, n_kept + 2);
+	fp_verbs_listener_close(listener);
+	assert_int_equal(n_destroyed, n_kept + 2);
+	device_closes();
+	fp_verbs_devices_check();
+}
+
 /* Opens a device by its name and port, or the first one with an active port. */
 static void a_device_and_a_port_are_chosen(void **state)
 {
@@ -508,6 +556,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(keys_allow_no_more, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(a_device_and_a_port_are_chosen, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(a_listener_hears_of_a_device_that_goes, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(rejecting_does_not_wait, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(what_is_not_listed_goes, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(closed_by_others, set_up, tear_down),
 	};
