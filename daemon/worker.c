@@ -126,7 +126,10 @@ void fp_worker_stop(struct fp_worker *worker)
 	pthread_cond_signal(&worker->posted);
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
-	fp_worker_reap(worker);
+	do {
+		fp_worker_reap(worker); /* may post more jobs, which run here */
+		work(worker);
+	} while (!STAILQ_EMPTY(&worker->finished));
 	close(worker->eventfd);
 	pthread_cond_destroy(&worker->posted);
 	pthread_mutex_destroy(&worker->lock);

@@ -46,7 +46,10 @@ struct fp_worker_job {
 };
 
 int fp_worker_start(struct fp_worker **ret_worker);
-/* Waits for all jobs, calls the `done` of each, and ends the thread. NULL is fine. */
+/*
+ * Waits for all jobs, and for those that their `done` posts. Calls the `done` of each, and ends the
+ * thread. NULL is fine.
+ */
 void fp_worker_stop(struct fp_worker *worker);
 
 /* Posts a job at the end of its line. Never blocks long, never fails. For the loop's thread. */
