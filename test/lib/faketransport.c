@@ -164,9 +164,6 @@ static void session_free(struct fake_session *session)
 	while (*p != session)
 		p = &(*p)->next;
 	*p = session->next;
-	for (uint32_t id = 0; id < MAX_LEASES && session->opener == getpid(); id++)
-		if (session->shown[id].base)
-			munmap(session->shown[id].base, session->shown[id].size_bytes);
 	close(session->fd);
 	fake_reap_locked();
 	free(session);
@@ -178,6 +175,9 @@ static void session_close(struct fp_session *base)
 
 	fake_lock();
 	if (session->opener == getpid()) {
+		for (uint32_t id = 0; id < MAX_LEASES; id++)
+			if (session->shown[id].base)
+				munmap(session->shown[id].base, session->shown[id].size_bytes);
 		session->connection->abandoned = true; /* the session ends now; fake_reap has nothing to do */
 		fake_standing_end(session->standing);
 	}
@@ -185,6 +185,8 @@ static void session_close(struct fp_session *base)
 	fake_unlock();
 }
 
+/* Leaves the leases mapped, as the real transports do: the store may use them on, and unmaps
+ * them. */
 static void session_abandon(struct fp_session *base)
 {
 	struct fake_session *session = (struct fake_session *)base;

@@ -76,7 +76,7 @@ unsigned fake_n_standings(unsigned node_idx);
  * is dead from then on. A resumable node instead cuts off all its sessions.
  */
 void fake_fail_nth(unsigned nth, int error);
-/* True if the Nth call has been made. */
+/* True if the call that was told to fail has been made. */
 bool fake_failed(void);
 
 /* The ways to break all present sessions of a node. A session that is resumed works again. */
