@@ -24,7 +24,7 @@
 
 static const char *_Atomic log_program = "farpage";
 static _Atomic enum fp_log_level log_max_level = FP_LOG_NOTICE;
-static atomic_bool log_to_journal;
+static atomic_bool log_to_journal, log_shows_times;
 static struct {
 	atomic_bool known;
 	_Atomic dev_t dev;
@@ -64,6 +64,28 @@ void fp_log_init(const char *program, enum fp_log_level max_level)
 	note_stderr();
 }
 
+void fp_log_show_times(void)
+{
+	struct stat st;
+
+	tzset();
+	log_shows_times = !log_to_journal &&
+	                  (isatty(STDERR_FILENO) || (fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode)));
+}
+
+/* "2026-11-23 17:22:25.123 "; nothing if lines show no times. Returns its length. */
+static size_t print_time(char *buf, size_t len)
+{
+	struct timespec now;
+	struct tm local;
+	size_t n;
+
+	if (!log_shows_times || clock_gettime(CLOCK_REALTIME, &now) < 0 || !localtime_r(&now.tv_sec, &local))
+		return 0;
+	n = strftime(buf, len, "%Y-%m-%d %H:%M:%S", &local);
+	return n + (size_t)snprintf(buf + n, len - n, ".%03ld ", now.tv_nsec / (long)FP_NSEC_PER_MSEC);
+}
+
 /* Cuts a line that is too long and ends it with "...". Never cuts within a UTF-8 character: the
  * journal would take the line for a blob. */
 static size_t cut_line(char *line, size_t size)
@@ -77,14 +99,25 @@ static size_t cut_line(char *line, size_t size)
 }
 
 /*
- * Replaces control characters, which a peer or a file may have put into the text. So each event
- * stays on one line.
+ * True for U+0080 to U+009F in UTF-8: terminals obey them like the control characters below U+0020.
+ */
+static bool is_high_control(const char *at, size_t len)
+{
+	return len > 1 && (unsigned char)at[0] == 0xC2 && (unsigned char)at[1] < 0xA0;
+}
+
+/*
+ * Replaces control characters, which a peer or a file may have put into the text. Then each event
+ * stays on one line, and no control character reaches a terminal.
  */
 static void blank_controls(char *line, size_t len)
 {
-	for (size_t i = 0; i < len; i++)
+	for (size_t i = 0; i < len; i++) {
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7F)
 			line[i] = ' ';
+		else if (is_high_control(line + i, len - i))
+			line[i] = line[i + 1] = ' ';
+	}
 }
 
 /*
@@ -157,10 +190,11 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 
 	if (level > log_max_level)
 		return;
+	len = print_time(line, sizeof(line));
 	if (log_to_journal)
 		len = (size_t)snprintf(line, sizeof(line), "<%d>%s: ", (int)level, subsystem);
 	else
-		len = (size_t)snprintf(line, sizeof(line), "%s: %s: ", log_program, subsystem);
+		len += (size_t)snprintf(line + len, sizeof(line) - len, "%s: %s: ", log_program, subsystem);
 	if (len < sizeof(line)) {
 		va_start(args, format);
 		errno = saved_errno; /* the format may contain %m */

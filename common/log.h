@@ -26,6 +26,13 @@ enum fp_log_level {
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
+/*
+ * From now on, lines on a terminal or in a file begin with the local time. Other lines do not: the
+ * journal adds the time itself. Only our own programs may call this, because it takes the C
+ * library's lock of the time zone. Call it after fp_log_init, before threads start.
+ */
+void fp_log_show_times(void);
+
 #define FP_LOG_LINE_BYTES 1024 /* the longest line, with its newline */
 
 /*

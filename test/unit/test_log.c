@@ -160,6 +160,17 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
+/* U+009B begins a command of the terminal, as ESC [ does. */
+static void no_line_commands_a_terminal(void **state)
+{
+	fp_log(FP_LOG_ERROR, "stats", "%s",
+	       "/tmp/\xc2\x9b"
+	       "2J/caf\xc3\xa9\xc2\xa0\xc2\x80");
+	assert_string_equal(logged(), "unit: stats: /tmp/  2J/caf\xc3\xa9\xc2\xa0  \n");
+	fp_log(FP_LOG_ERROR, "stats", "%s", "\xc2");
+	assert_string_equal(logged(), "unit: stats: \xc2\n");
+}
+
 /* A process that must end does not wait for the reader of its log. */
 static void a_full_pipe_keeps_nobody(void **state)
 {
@@ -280,6 +291,7 @@ int main(void)
 	    log_test(long_lines_are_cut),
 	    log_test(a_cut_leaves_whole_characters),
 	    log_test(an_event_is_one_line),
+	    log_test(no_line_commands_a_terminal),
 	    log_test(a_full_pipe_keeps_nobody),
 	    log_test(data_of_the_program_is_not_written_to),
 	    log_test(lines_can_be_diverted),
