@@ -30,7 +30,8 @@ struct reader {
 	const char *file;
 	char *text; /* the file's contents, len bytes */
 	size_t len;
-	char path[256]; /* names the value being read, "pools[0].size"; cut if longer */
+	char path[256];                /* names the value being read, "pools[0].size"; cut if longer */
+	struct fp_conf_places *places; /* NULL: nobody asks */
 	struct fp_conf_error *error;
 };
 
@@ -136,6 +137,12 @@ static int next_event(struct reader *r, yaml_event_t *ret_event)
 	if (e->type == YAML_SCALAR_EVENT && memchr(e->data.scalar.value, '\0', e->data.scalar.length))
 		return fail(r, &e->start_mark, "must not hold a NUL character");
 	return 0;
+}
+
+/* Tells the caller where the value at the path stands. */
+static int note_place(struct reader *r, const yaml_mark_t *at)
+{
+	return r->places ? fp_conf_places_add(r->places, r->path, at->line + 1, at->column + 1) : 0;
 }
 
 static const char *scalar(const yaml_event_t *e)
@@ -346,8 +353,10 @@ static int read_strings(struct reader *r, const yaml_event_t *start, const struc
 		if (ret < 0 || e.type == YAML_SEQUENCE_END_EVENT)
 			return ret;
 		parent = path_push(r, "[%zu]", strings->n);
-		ret = is_text(&e) ? fp_conf_strings_add(strings, scalar(&e), SIZE_MAX)
-		                  : fail(r, &e.start_mark, "must be text");
+		ret = note_place(r, &e.start_mark);
+		if (ret == 0)
+			ret = is_text(&e) ? fp_conf_strings_add(strings, scalar(&e), SIZE_MAX)
+			                  : fail(r, &e.start_mark, "must be text");
 		if (ret < 0)
 			return ret;
 		path_pop(r, parent);
@@ -374,7 +383,9 @@ static int read_list(struct reader *r, const yaml_event_t *start, const struct f
 		if (!item)
 			return -ENOMEM;
 		parent = path_push(r, "[%zu]", n);
-		ret = read_map(r, &e, field->fields, item);
+		ret = note_place(r, &e.start_mark);
+		if (ret == 0)
+			ret = read_map(r, &e, field->fields, item);
 		if (ret < 0)
 			return ret;
 		path_pop(r, parent);
@@ -385,7 +396,10 @@ static int read_value(struct reader *r, const yaml_event_t *e, const struct fp_c
                       void *enclosing)
 {
 	void *target = (char *)enclosing + field->offset;
+	int ret = note_place(r, &e->start_mark);
 
+	if (ret < 0)
+		return ret;
 	switch (field->type) {
 	case FP_CONF_MAP:
 		return read_map(r, e, field->fields, field->item ? field->item(enclosing) : target);
@@ -554,25 +568,36 @@ static int parse_file(struct reader *r, const struct fp_conf_field *fields, void
 	return ret;
 }
 
-int fp_conf_refuse(struct fp_conf_error *error, const char *format, ...)
+int fp_conf_refuse(struct fp_conf_error *error, const struct fp_conf_places *places, const char *path,
+                   const char *format, ...)
 {
+	size_t size = sizeof(error->text), len;
 	va_list args;
 
-	va_start(args, format);
-	vsnprintf(error->text, sizeof(error->text), format, args);
-	va_end(args);
+	fp_conf_places_name(places, path, error->text, size);
+	len = strlen(error->text);
+	len += (size_t)snprintf(error->text + len, size - len, ": ");
+	if (len < size) {
+		va_start(args, format);
+		vsnprintf(error->text + len, size - len, format, args);
+		va_end(args);
+	}
+	blank_controls(error->text);
 	return -EINVAL;
 }
 
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
-                 struct fp_conf_error *error)
+                 struct fp_conf_places *places, struct fp_conf_error *error)
 {
-	struct reader r = {.file = path, .error = error};
+	struct reader r = {.file = path, .places = places, .error = error};
 	char why[64];
-	int ret;
+	int ret = 0;
 
 	error->text[0] = '\0';
-	ret = parse_file(&r, fields, target);
+	if (places && !(places->file = strdup(path)))
+		ret = -ENOMEM;
+	if (ret == 0)
+		ret = parse_file(&r, fields, target);
 	if (ret < 0 && !error->text[0])
 		snprintf(error->text, sizeof(error->text), "%s: %s", path,
 		         fp_strerror(ret, why, sizeof(why)));

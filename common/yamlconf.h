@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "conf_places.h"
+
 enum fp_conf_type {
 	FP_CONF_BOOL,    /* bool */
 	FP_CONF_U64,     /* uint64_t within min..max */
@@ -62,11 +64,12 @@ struct fp_conf_error {
  * field as it was. No key may come twice. A file may have 1 MiB at most. A FIFO or a device is
  * refused, because it could keep the caller waiting. Returns 0; -ENOENT and the like if the file
  * cannot be read (-EISDIR for a directory); -EINVAL if its contents are not valid. After -EINVAL,
- * error->text names the mistake and its place, and target holds the values read so far. Only for
- * the control plane, because it allocates.
+ * error->text names the mistake and its place, and target holds the values read so far. If places
+ * is not NULL, it must be empty. It gets the place of each value, also if the call fails, and the
+ * caller releases it. Only for the control plane, because it allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
-                 struct fp_conf_error *error);
+                 struct fp_conf_places *places, struct fp_conf_error *error);
 
 /*
  * Parses one scalar, as written in a file, into its field of the struct target. Not for STRINGS,
@@ -84,10 +87,13 @@ void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text,
 int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
 
 /*
- * For checks of the caller that the table cannot express: writes error->text and returns -EINVAL.
+ * Called by the caller's own checks, which the table cannot express, with the path of the value
+ * that is wrong: "listen[1]". Writes error->text, "node.yaml:3:9: listen[1]: ...", and returns
+ * -EINVAL.
  */
-__attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
-                                                         ...);
+__attribute__((format(printf, 4, 5))) int fp_conf_refuse(struct fp_conf_error *error,
+                                                         const struct fp_conf_places *places,
+                                                         const char *path, const char *format, ...);
 
 void fp_conf_strings_done(struct fp_conf_strings *strings);
 

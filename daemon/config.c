@@ -127,6 +127,7 @@ void fp_config_free(struct fp_config *config)
 	fp_secrets_done(&config->auth.secrets);
 	free(config->auth.secret_file);
 	free(config->rdma.device);
+	fp_conf_places_done(&config->places);
 	free(config);
 }
 
@@ -158,28 +159,58 @@ struct fp_pool_config *fp_config_add_pool(struct fp_config *config)
 	return &pools[config->n_pools++];
 }
 
+static int refuse_address(const struct fp_config *config, const char *path, const char *text, int r,
+                          struct fp_conf_error *error)
+{
+	if (r == -ENAMETOOLONG)
+		return fp_conf_refuse(error, &config->places, path,
+		                      "the path of a UNIX socket may have 107 bytes, not %zu as in '%.120s'",
+		                      strlen(text) - strlen("unix:"), text);
+	return fp_conf_refuse(error, &config->places, path,
+	                      "'%.120s' is not unix:PATH, unix:@NAME, tcp://ADDRESS:PORT or "
+	                      "rdma://ADDRESS:PORT (a numeric address or localhost)",
+	                      text);
+}
+
+static int check_address(const struct fp_config *config, size_t idx, struct fp_conf_error *error)
+{
+	const char *text = config->listen.items[idx];
+	struct fp_listen_address address, other;
+	char path[32];
+	int r = fp_listen_parse(text, &address);
+
+	snprintf(path, sizeof(path), "listen[%zu]", idx);
+	if (r < 0)
+		return refuse_address(config, path, text, r, error);
+	if (!config->auth.given && !fp_listen_is_local(&address))
+		return fp_conf_refuse(
+		    error, &config->places, path,
+		    "'%s' can be reached from other machines: add an auth: section with secret_file, or "
+		    "listen on 127.0.0.1, [::1] or a UNIX socket",
+		    text);
+	if (fp_listen_is_taken_by_file(&address))
+		return fp_conf_refuse(error, &config->places, path,
+		                      "'%s': that file is not a socket: remove it, or choose another path",
+		                      text);
+	for (size_t i = 0; i < idx; i++)
+		if (fp_listen_parse(config->listen.items[i], &other) == 0 &&
+		    fp_listen_overlaps(&address, &other))
+			return fp_conf_refuse(error, &config->places, path,
+			                      "'%s' is taken by listen[%zu], '%s': remove one of them", text,
+			                      i, config->listen.items[i]);
+	return 0;
+}
+
 static int check_listen(const struct fp_config *config, struct fp_conf_error *error)
 {
-	if (!config->listen.n)
-		return fp_conf_refuse(error, "listen: no address; say for example unix:/run/farpaged/socket");
-	for (size_t i = 0; i < config->listen.n; i++) {
-		const char *text = config->listen.items[i];
-		struct fp_listen_address address;
+	int r = 0;
 
-		if (fp_listen_parse(text, &address) < 0)
-			return fp_conf_refuse(
-			    error,
-			    "listen: '%s' is not unix:PATH, unix:@NAME, tcp://ADDRESS:PORT or "
-			    "rdma://ADDRESS:PORT (a numeric address or localhost)",
-			    text);
-		if (!config->auth.given && !fp_listen_is_local(&address))
-			return fp_conf_refuse(
-			    error,
-			    "listen: '%s' can be reached from other machines: add an auth: section with "
-			    "secret_file, or listen on 127.0.0.1, [::1] or a UNIX socket",
-			    text);
-	}
-	return 0;
+	if (!config->listen.n)
+		return fp_conf_refuse(error, &config->places, "listen",
+		                      "no address; say for example unix:/run/farpaged/socket");
+	for (size_t i = 0; r == 0 && i < config->listen.n; i++)
+		r = check_address(config, i, error);
+	return r;
 }
 
 static bool numa_node_exists(uint64_t node)
@@ -193,22 +224,25 @@ static bool numa_node_exists(uint64_t node)
 static int check_pool(const struct fp_config *config, unsigned idx, struct fp_conf_error *error)
 {
 	const struct fp_pool_config *pool = &config->pools[idx];
+	const char *name = pool->name;
+	char path[40];
 
-	if (!pool->name[0] || strlen(pool->name) > NAME_MAX_BYTES ||
-	    pool->name[strspn(pool->name, name_chars)])
-		return fp_conf_refuse(error,
-		                      "pools[%u].name: must be 1 to %d letters, digits, '.', '_' or '-'", idx,
-		                      NAME_MAX_BYTES);
+	snprintf(path, sizeof(path), "pools[%u].name", idx);
+	if (!name[0] || strlen(name) > NAME_MAX_BYTES || name[strspn(name, name_chars)])
+		return fp_conf_refuse(error, &config->places, path,
+		                      "must be 1 to %d letters, digits, '.', '_' or '-'", NAME_MAX_BYTES);
 	for (unsigned i = 0; i < idx; i++)
-		if (strcmp(config->pools[i].name, pool->name) == 0)
-			return fp_conf_refuse(error, "pools[%u].name: '%s' is taken by pools[%u]", idx,
-			                      pool->name, i);
+		if (strcmp(config->pools[i].name, name) == 0)
+			return fp_conf_refuse(error, &config->places, path, "'%s' is taken by pools[%u]",
+			                      name, i);
+	snprintf(path, sizeof(path), "pools[%u].size", idx);
 	if (pool->size_bytes % 4096)
-		return fp_conf_refuse(error, "pools[%u].size: must be a multiple of 4096 bytes", idx);
+		return fp_conf_refuse(error, &config->places, path, "must be a multiple of 4096 bytes");
+	snprintf(path, sizeof(path), "pools[%u].numa_node", idx);
 	if (pool->numa_node != FP_NUMA_ANY && !numa_node_exists(pool->numa_node))
-		return fp_conf_refuse(
-		    error, "pools[%u].numa_node: this machine has no node %llu; see /sys/devices/system/node",
-		    idx, (unsigned long long)pool->numa_node);
+		return fp_conf_refuse(error, &config->places, path,
+		                      "this machine has no node %llu; see /sys/devices/system/node",
+		                      (unsigned long long)pool->numa_node);
 	return 0;
 }
 
@@ -217,19 +251,22 @@ int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 	int r = check_listen(config, error);
 
 	if (r == 0 && !config->n_pools)
-		r = fp_conf_refuse(error, "pools: none; at least one with a name and a size is needed");
+		r = fp_conf_refuse(error, &config->places, "pools",
+		                   "none; at least one with a name and a size is needed");
 	for (unsigned i = 0; r == 0 && i < config->n_pools; i++)
 		r = check_pool(config, i, error);
 	return r;
 }
 
 /* A secret_file becomes a secret named "default" with all rights. */
-static int settle_auth(struct fp_auth_config *auth, struct fp_conf_error *error)
+static int settle_auth(struct fp_config *config, struct fp_conf_error *error)
 {
+	struct fp_auth_config *auth = &config->auth;
 	struct fp_node_secret *secret;
 
 	if (auth->secret_file && auth->secrets.n)
-		return fp_conf_refuse(error, "auth: give secret_file or secrets, not both");
+		return fp_conf_refuse(error, &config->places, "auth",
+		                      "give secret_file or secrets, not both");
 	if (auth->secret_file) {
 		secret = fp_secrets_add(&auth->secrets);
 		if (!secret)
@@ -237,36 +274,32 @@ static int settle_auth(struct fp_auth_config *auth, struct fp_conf_error *error)
 		secret->name = strdup("default");
 		secret->file = fp_take_ptr(auth->secret_file);
 		secret->rights = FP_RIGHTS_ALL;
+		secret->is_only = true;
 		if (!secret->name)
 			return -ENOMEM;
 	}
 	if (auth->given && !auth->secrets.n)
-		return fp_conf_refuse(error, "auth: give a secret_file, or secrets");
-	return fp_secrets_read(&auth->secrets, error);
+		return fp_conf_refuse(error, &config->places, "auth", "give a secret_file, or secrets");
+	return fp_secrets_read(&auth->secrets, &config->places, error);
 }
 
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error)
 {
 	FP_CLEANUP(fp_cleanup_config) struct fp_config *config = fp_config_new();
-	char text[sizeof(error->text)];
-	int r;
+	int r = -ENOMEM;
 
-	snprintf(error->text, sizeof(error->text), "%s: out of memory", path);
-	if (!config)
-		return -ENOMEM;
-	r = fp_conf_read(path, config_fields, config, error);
-	if (r < 0)
-		return r;
-	r = settle_auth(&config->auth, error);
+	error->text[0] = '\0';
+	if (config)
+		r = fp_conf_read(path, config_fields, config, &config->places, error);
+	if (r == 0)
+		r = settle_auth(config, error);
 	if (r == 0)
 		r = fp_config_check(config, error);
-	if (r < 0) {
-		memcpy(text, error->text, sizeof(text));
-		snprintf(error->text, sizeof(error->text), "%s: %.400s", path, text);
-		return r;
-	}
-	*ret_config = fp_take_ptr(config);
-	return 0;
+	if (r < 0 && !error->text[0])
+		snprintf(error->text, sizeof(error->text), "%s: out of memory", path);
+	if (r == 0)
+		*ret_config = fp_take_ptr(config);
+	return r;
 }
 
 uint64_t fp_config_quota(const struct fp_config *config, const char *client)

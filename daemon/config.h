@@ -48,7 +48,7 @@ struct fp_limits {
 
 struct fp_auth_config {
 	bool given;        /* true: a client must prove a secret; false: anybody is let in */
-	char *secret_file; /* set only while the file is read; then it is moved to secrets */
+	char *secret_file; /* set only while the configuration is parsed; the path then moves to secrets */
 	struct fp_secrets secrets;
 };
 
@@ -61,7 +61,8 @@ struct fp_config {
 	/* The file has an rdma section: clients may also connect queue pairs by QP frames. */
 	bool by_hand;
 	struct fp_rdma_options rdma;
-	int log_level; /* index into the names; see fp_config_log_level */
+	int log_level;                /* index into the names; see fp_config_log_level */
+	struct fp_conf_places places; /* where these values stand in the file; empty without a file */
 };
 
 /*

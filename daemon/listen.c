@@ -98,6 +98,43 @@ int fp_listen_parse(const char *text, struct fp_listen_address *ret_address)
 	return 0;
 }
 
+static bool inet4_overlaps(const struct sockaddr_in *a, const struct sockaddr_in *b)
+{
+	return a->sin_port && a->sin_port == b->sin_port &&
+	       (a->sin_addr.s_addr == b->sin_addr.s_addr || a->sin_addr.s_addr == INADDR_ANY ||
+	        b->sin_addr.s_addr == INADDR_ANY);
+}
+
+static bool inet6_overlaps(const struct sockaddr_in6 *a, const struct sockaddr_in6 *b)
+{
+	return a->sin6_port && a->sin6_port == b->sin6_port &&
+	       (memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0 ||
+	        IN6_IS_ADDR_UNSPECIFIED(&a->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&b->sin6_addr));
+}
+
+/* A socket of [::] takes the port for IPv4, too. */
+static bool dual_stack_overlaps(const struct fp_listen_address *a, const struct fp_listen_address *b)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->sockaddr;
+	const struct sockaddr_in *in4 = (const struct sockaddr_in *)&b->sockaddr;
+
+	return a->sockaddr.ss_family == AF_INET6 && b->sockaddr.ss_family == AF_INET && in6->sin6_port &&
+	       in6->sin6_port == in4->sin_port && IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr);
+}
+
+bool fp_listen_overlaps(const struct fp_listen_address *a, const struct fp_listen_address *b)
+{
+	if (a->sockaddr.ss_family != b->sockaddr.ss_family)
+		return dual_stack_overlaps(a, b) || dual_stack_overlaps(b, a);
+	if (a->sockaddr.ss_family == AF_INET)
+		return inet4_overlaps((const struct sockaddr_in *)&a->sockaddr,
+		                      (const struct sockaddr_in *)&b->sockaddr);
+	if (a->sockaddr.ss_family == AF_INET6)
+		return inet6_overlaps((const struct sockaddr_in6 *)&a->sockaddr,
+		                      (const struct sockaddr_in6 *)&b->sockaddr);
+	return a->len == b->len && memcmp(&a->sockaddr, &b->sockaddr, a->len) == 0;
+}
+
 bool fp_listen_is_local(const struct fp_listen_address *address)
 {
 	const struct sockaddr *sa = (const struct sockaddr *)&address->sockaddr;
@@ -161,6 +198,14 @@ static int bind_to(int fd, const struct fp_listen_address *address)
 	return r;
 }
 
+bool fp_listen_is_taken_by_file(const struct fp_listen_address *address)
+{
+	const char *path = socket_file(address);
+	struct stat st;
+
+	return path && lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
+}
+
 int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 {
 	const int one = 1;
@@ -178,7 +223,7 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 			return -errno;
 	}
-	r = bind_to(fd, address);
+	r = fp_listen_is_taken_by_file(address) ? -ENOTSOCK : bind_to(fd, address);
 	if (r < 0)
 		return r;
 	if (listen(fd, address->sockaddr.ss_family == AF_UNIX ? UNIX_BACKLOG : BACKLOG) < 0)
@@ -258,6 +303,13 @@ struct ucred fp_listen_peer_cred(int fd)
 
 	(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
 	return cred;
+}
+
+bool fp_listen_peer_is_owner(int fd)
+{
+	uid_t uid = fp_listen_peer_cred(fd).uid;
+
+	return uid == 0 || uid == geteuid();
 }
 
 const char *fp_listen_peer_name(int fd, char *buf, size_t len)

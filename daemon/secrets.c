@@ -3,17 +3,18 @@
  */
 #include "secrets.h"
 
+#include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "auth.h"
 #include "cleanup.h"
 #include "client.h"
-#include "log.h"
 #include "secret.h"
 
-#define MIN_BYTES 16
+#define PATH_LEN 64
 
 static const char *const right_names[] = {"lease", "status", "admin"};
 static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -49,22 +50,41 @@ struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets)
 
 /* ---- reading ---- */
 
-static int check_name(const struct fp_secrets *secrets, const struct fp_node_secret *secret,
-                      struct fp_conf_error *error)
+/*
+ * Names a key of a secret: "auth.secrets[2].file". A secret that is in no list has the name
+ * auth.secret_file, whatever the key.
+ */
+static const char *path_of(const struct fp_secrets *secrets, const struct fp_node_secret *secret,
+                           const char *key, char buf[PATH_LEN])
 {
+	if (secret->is_only)
+		snprintf(buf, PATH_LEN, "auth.secret_file");
+	else
+		snprintf(buf, PATH_LEN, "auth.secrets[%u].%s", (unsigned)(secret - secrets->items), key);
+	return buf;
+}
+
+static int check_name(const struct fp_secrets *secrets, const struct fp_node_secret *secret,
+                      const struct fp_conf_places *places, struct fp_conf_error *error)
+{
+	char path[PATH_LEN];
+
+	path_of(secrets, secret, "name", path);
 	if (!secret->name[0] || strlen(secret->name) >= FP_CLIENT_NAME_LEN ||
 	    secret->name[strspn(secret->name, name_chars)])
-		return fp_conf_refuse(error,
-		                      "auth.secrets: a name must be 1 to %d letters, digits, '.', '_' or '-'",
+		return fp_conf_refuse(error, places, path, "must be 1 to %d letters, digits, '.', '_' or '-'",
 		                      FP_CLIENT_NAME_LEN - 1);
 	if (fp_secrets_find(secrets, secret->name) != secret)
-		return fp_conf_refuse(error, "auth.secrets: there are two with the name '%s'", secret->name);
+		return fp_conf_refuse(error, places, path, "there are two secrets with the name '%s'",
+		                      secret->name);
 	return 0;
 }
 
-static int read_rights(struct fp_node_secret *secret, struct fp_conf_error *error)
+static int read_rights(const struct fp_secrets *secrets, struct fp_node_secret *secret,
+                       const struct fp_conf_places *places, struct fp_conf_error *error)
 {
 	const struct fp_conf_strings *said = &secret->rights_said;
+	char key[32], path[PATH_LEN];
 
 	if (said->given)
 		secret->rights = 0;
@@ -73,69 +93,72 @@ static int read_rights(struct fp_node_secret *secret, struct fp_conf_error *erro
 
 		while (right < FP_ARRAY_LEN(right_names) && strcmp(said->items[i], right_names[right]) != 0)
 			right++;
+		snprintf(key, sizeof(key), "rights[%zu]", i);
 		if (right == FP_ARRAY_LEN(right_names))
-			return fp_conf_refuse(
-			    error,
-			    "auth.secrets: %s: no right is called '%.60s'; there are lease, "
-			    "status and admin",
-			    secret->name, said->items[i]);
+			return fp_conf_refuse(error, places, path_of(secrets, secret, key, path),
+			                      "no right is called '%.60s'; there are lease, status and admin",
+			                      said->items[i]);
 		secret->rights |= 1u << right;
 	}
 	return 0;
 }
 
-/* Other users must not be able to read the file. */
-static int read_text(struct fp_node_secret *secret, struct fp_conf_error *error)
+/* "the user farpage" */
+static const char *name_user(char *buf, size_t len)
 {
-	struct stat st;
-	char why[64];
-	int r;
+	const struct passwd *user = getpwuid(geteuid());
 
-	if (stat(secret->file, &st) == 0 && (!S_ISREG(st.st_mode) || st.st_mode & S_IROTH))
-		return fp_conf_refuse(
-		    error,
-		    "auth: secret_file: %s must be a regular file that others can't read: chmod o-r it",
-		    secret->file);
-	r = fp_secret_read(secret->file, &secret->text);
-	if (r < 0)
-		return fp_conf_refuse(error, "auth: secret_file: %s: %s", secret->file,
-		                      r == -ENODATA ? "its first line, which is the secret, is empty"
-		                                    : fp_strerror(r, why, sizeof(why)));
-	if (strlen(secret->text) < MIN_BYTES)
-		return fp_conf_refuse(
-		    error,
-		    "auth: the secret in %s must have %d to %d bytes; make one with: openssl rand -hex 32",
-		    secret->file, MIN_BYTES, FP_SECRET_MAX_BYTES);
-	return 0;
+	if (user)
+		snprintf(buf, len, "the user %s", user->pw_name);
+	else
+		snprintf(buf, len, "the user id %u", geteuid());
+	return buf;
+}
+
+static int read_text(const struct fp_secrets *secrets, struct fp_node_secret *secret,
+                     const struct fp_conf_places *places, struct fp_conf_error *error)
+{
+	char path[PATH_LEN], user[64], why[256];
+	int r = fp_secret_read(secret->file, &secret->text);
+
+	if (r == 0)
+		return 0;
+	fp_secret_explain(r, secret->file, name_user(user, sizeof(user)), why, sizeof(why));
+	return fp_conf_refuse(error, places, path_of(secrets, secret, "file", path), "%s: %s", secret->file,
+	                      why);
 }
 
 /* Two equal secrets would be one client. */
 static int check_unlike(const struct fp_secrets *secrets, const struct fp_node_secret *secret,
-                        struct fp_conf_error *error)
+                        const struct fp_conf_places *places, struct fp_conf_error *error)
 {
+	char path[PATH_LEN];
+
 	for (const struct fp_node_secret *s = secrets->items; s < secret; s++)
 		if (strcmp(s->text, secret->text) == 0)
-			return fp_conf_refuse(error, "auth.secrets: %s and %s are the same secret", s->name,
-			                      secret->name);
+			return fp_conf_refuse(error, places, path_of(secrets, secret, "file", path),
+			                      "%s and %s are the same secret", s->name, secret->name);
 	return 0;
 }
 
-int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error)
+int fp_secrets_read(struct fp_secrets *secrets, const struct fp_conf_places *places,
+                    struct fp_conf_error *error)
 {
 	int r = 0;
 
 	if (secrets->n > FP_MAX_SECRETS)
-		return fp_conf_refuse(error, "auth.secrets: there may be %d at most", FP_MAX_SECRETS);
+		return fp_conf_refuse(error, places, "auth.secrets", "there may be %d at most",
+		                      FP_MAX_SECRETS);
 	for (unsigned i = 0; r == 0 && i < secrets->n; i++) {
 		struct fp_node_secret *secret = &secrets->items[i];
 
-		r = check_name(secrets, secret, error);
+		r = check_name(secrets, secret, places, error);
 		if (r == 0)
-			r = read_rights(secret, error);
+			r = read_rights(secrets, secret, places, error);
 		if (r == 0)
-			r = read_text(secret, error);
+			r = read_text(secrets, secret, places, error);
 		if (r == 0)
-			r = check_unlike(secrets, secret, error);
+			r = check_unlike(secrets, secret, places, error);
 	}
 	return r;
 }

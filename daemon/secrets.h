@@ -27,6 +27,7 @@ struct fp_node_secret {
 	unsigned rights;      /* enum fp_right */
 	uint64_t quota_bytes; /* 0: limits.client_quota applies */
 	char *text;
+	bool is_only; /* true: it is the one of auth.secret_file, and is in no list */
 };
 
 struct fp_secrets {
@@ -42,7 +43,8 @@ struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets);
 
 /* Checks names and rights and reads the files. 0, or -EINVAL and error->text. Blocks on the
  * files. */
-int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error);
+int fp_secrets_read(struct fp_secrets *secrets, const struct fp_conf_places *places,
+                    struct fp_conf_error *error);
 
 /* Exchanges the contents of two lists of secrets. */
 void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b);

@@ -71,6 +71,7 @@ static void conf_done(struct conf *conf)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	fp_autoclose int fd = memfd_create("conf", MFD_CLOEXEC);
+	struct fp_conf_places places = {.n = 0};
 	struct fp_conf_error error;
 	struct conf conf = {0};
 	char path[32];
@@ -79,10 +80,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (fd < 0 || write(fd, bytes, len) != (ssize_t)len)
 		abort();
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	r = fp_conf_read(path, fields, &conf, &error);
+	r = fp_conf_read(path, fields, &conf, &places, &error);
 	assert(r == 0 || r == -EINVAL || r == -EFBIG);
 	assert(memchr(error.text, '\0', sizeof(error.text)));
 	assert((r == 0) == (error.text[0] == '\0') && !strchr(error.text, '\n'));
+	fp_conf_places_done(&places);
 	conf_done(&conf);
 	return 0;
 }

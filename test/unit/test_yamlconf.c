@@ -122,6 +122,8 @@ static void conf_done(struct conf *conf)
 	fp_conf_strings_done(&conf->listen);
 }
 
+static struct fp_conf_places places; /* of the last file that was read */
+
 /*
  * Reads len bytes from a file without a name. *ret_message is the error text that follows the
  * file's path.
@@ -137,7 +139,8 @@ static int read_bytes(const struct fp_conf_field *table, const void *bytes, size
 	assert_int_equal(write(fd, bytes, len), len);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	memset(error.text, 'x', sizeof(error.text));
-	r = fp_conf_read(path, table, conf, &error);
+	fp_conf_places_done(&places);
+	r = fp_conf_read(path, table, conf, &places, &error);
 	assert_non_null(memchr(error.text, '\0', sizeof(error.text)));
 	if (r == 0)
 		assert_string_equal(error.text, "");
@@ -401,9 +404,9 @@ static void what_cannot_be_read_is_said(void **state)
 	struct fp_conf_error error;
 	struct conf conf = {0};
 
-	assert_int_equal(fp_conf_read("/tmp", fields, &conf, &error), -EISDIR);
+	assert_int_equal(fp_conf_read("/tmp", fields, &conf, NULL, &error), -EISDIR);
 	assert_string_equal(error.text, "/tmp: Is a directory");
-	assert_int_equal(fp_conf_read("/nonexistent/a.yaml", fields, &conf, &error), -ENOENT);
+	assert_int_equal(fp_conf_read("/nonexistent/a.yaml", fields, &conf, NULL, &error), -ENOENT);
 	assert_string_equal(error.text, "/nonexistent/a.yaml: No such file or directory");
 }
 
@@ -479,6 +482,49 @@ static void random_bytes_end_well(void **state)
 	}
 }
 
+/*
+ * The place of a value, for a check after the reading. Without one, it is the place of what
+ * encloses the value.
+ */
+static void places_of_values(void **state)
+{
+	static const struct {
+		const char *path, *place;
+	} cases[] = {
+	    {"verbose", ":2:10: verbose"},
+	    {"listen", ":7:9: listen"},
+	    {"listen[1]", ":7:27: listen[1]"},
+	    {"listen[2]", ":7:9: listen[2]"},
+	    {"limits.inner.depth", ":10:18: limits.inner.depth"},
+	    {"pools[0].size", ":13:11: pools[0].size"},
+	    {"pools[1].size", ":15:5: pools[1].size"},
+	    {"pools[7].size", ":12:3: pools[7].size"},
+	    {"port", ":3:7: port"},
+	    {"pore", ": pore"},
+	};
+	const struct fp_conf_places none = {.n = 0};
+	struct fp_conf_error error;
+	struct conf conf = {0};
+	const char *message;
+	char text[128];
+
+	assert_int_equal(read_text(good, &conf, &message), 0);
+	for (size_t i = 0; i < FP_ARRAY_LEN(cases); i++) {
+		fp_conf_places_name(&places, cases[i].path, text, sizeof(text));
+		assert_memory_equal(text, "/proc/self/fd/", strlen("/proc/self/fd/"));
+		assert_string_equal(strchr(text, ':'), cases[i].place);
+	}
+	assert_string_equal(fp_conf_places_name(&none, "a[0].b", text, sizeof(text)), "a[0].b");
+	assert_int_equal(fp_conf_refuse(&error, &places, "port", "must be %d\n, not %s", 7, "8"), -EINVAL);
+	assert_string_equal(strchr(error.text, ':'), ":3:7: port: must be 7?, not 8");
+	memset(text, 'x', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	assert_int_equal(fp_conf_refuse(&error, &none, text, "%0600d", 1), -EINVAL);
+	assert_int_equal(strlen(error.text), sizeof(error.text) - 1); /* cut */
+	fp_conf_places_done(&places);
+	conf_done(&conf);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -499,6 +545,7 @@ int main(void)
 	    cmocka_unit_test(long_texts_are_cut),
 	    cmocka_unit_test(every_prefix_ends_well),
 	    cmocka_unit_test(random_bytes_end_well),
+	    cmocka_unit_test(places_of_values),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

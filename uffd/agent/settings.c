@@ -37,6 +37,7 @@ struct raw {
 	char *local_memory, *secret_file, *heap;
 	struct fp_conf_strings nodes;
 	int log_level;
+	struct fp_conf_places places; /* where the values of the file stand */
 };
 
 static const struct fp_conf_field rule_keys[] = {
@@ -97,6 +98,7 @@ static void raw_done(struct raw *raw)
 	free(raw->secret_file);
 	free(raw->heap);
 	fp_conf_strings_done(&raw->nodes);
+	fp_conf_places_done(&raw->places);
 }
 
 __attribute__((format(printf, 3, 4))) static int fail(struct fp_agent_error *error, int r, const char *format,
@@ -228,7 +230,7 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
 {
 	const char *path = variable("config");
 	struct fp_conf_error why;
-	int r = path ? fp_conf_read(path, keys, raw, &why) : 0;
+	int r = path ? fp_conf_read(path, keys, raw, &raw->places, &why) : 0;
 
 	return r < 0 ? fail(error, r, "%s", why.text) : 0;
 }
@@ -239,12 +241,9 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
  * The name of a setting in a message: the variable, or the file and the key. For settings that the
  * table does not check.
  */
-static const char *origin(const char *key, char *buf, size_t len)
+static const char *origin(const struct raw *raw, const char *key, char *buf, size_t len)
 {
-	if (variable(key))
-		return variable_name(key, buf);
-	snprintf(buf, len, "%s: %s", variable("config"), key);
-	return buf;
+	return variable(key) ? variable_name(key, buf) : fp_conf_places_name(&raw->places, key, buf, len);
 }
 
 static int parse_local_memory(const char *text, struct fp_settings *settings)
@@ -277,24 +276,22 @@ static int take_local_memory(struct raw *raw, struct fp_agent_error *error)
 	if (r == 0 && !settings->local_percent && settings->local_bytes < min_bytes)
 		r = -ERANGE;
 	if (r < 0)
-		return fail(error, -EINVAL,
-		            "%s: must be a size of at least %" PRIu64
-		            "K, such as 64M, or 1%% to 100%%, not '%.60s'",
-		            origin("local_memory", name, sizeof(name)), min_bytes >> 10, raw->local_memory);
+		return fail(
+		    error, -EINVAL,
+		    "%s: must be a size of at least %" PRIu64 "K, such as 64M, or 1%% to 100%%, not '%.60s'",
+		    origin(raw, "local_memory", name, sizeof(name)), min_bytes >> 10, raw->local_memory);
 	return 0;
 }
 
 static int take_secret(struct raw *raw, struct fp_agent_error *error)
 {
-	char name[512];
+	char name[512], why[256];
 	int r = raw->secret_file ? fp_secret_read(raw->secret_file, &raw->settings.secret) : 0;
 
 	if (r == 0)
 		return 0;
-	return fail(error, r, "%s: %s: %s", origin("secret_file", name, sizeof(name)), raw->secret_file,
-	            r == -ENODATA    ? "its first line, which is the secret, is empty"
-	            : r == -EMSGSIZE ? "its first line, which is the secret, is longer than 1024 bytes"
-	                             : strerror(-r));
+	return fail(error, r, "%s: %s: %s", origin(raw, "secret_file", name, sizeof(name)), raw->secret_file,
+	            fp_secret_explain(r, raw->secret_file, "this user", why, sizeof(why)));
 }
 
 /* Reads "all", "none", "large" or "large:SIZE". */
@@ -317,6 +314,15 @@ static int parse_heap(const char *text, struct fp_settings *settings)
 	           : -EINVAL;
 }
 
+/* Only the file can have rules. */
+static const char *origin_of_rule(const struct raw *raw, size_t idx, char *buf, size_t len)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "rules[%zu]", idx);
+	return fp_conf_places_name(&raw->places, path, buf, len);
+}
+
 static int take_heap(struct raw *raw, struct fp_agent_error *error)
 {
 	const struct fp_rules *rules = &raw->settings.rules;
@@ -327,9 +333,9 @@ static int take_heap(struct raw *raw, struct fp_agent_error *error)
 		return fail(error, -EINVAL,
 		            "%s: must be one of all, large, large:SIZE (of at least 4K, such as large:1M), "
 		            "none, not '%.60s'",
-		            origin("heap", name, sizeof(name)), raw->heap);
+		            origin(raw, "heap", name, sizeof(name)), raw->heap);
 	if (fp_rules_check(rules, &bad) < 0)
-		return fail(error, -EINVAL, "%s[%zu]: %s", origin("rules", name, sizeof(name)), bad,
+		return fail(error, -EINVAL, "%s: %s", origin_of_rule(raw, bad, name, sizeof(name)),
 		            bad >= FP_RULES_MAX ? "there can be 64 rules at most"
 		            : rules->items[bad].library && !*rules->items[bad].library
 		                ? "library must be a name such as libfoo.so*, or be left out"
