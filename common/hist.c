@@ -19,7 +19,15 @@
 #include "units.h"
 
 #define SUB_BUCKETS (1u << FP_HIST_SUB_BITS)
-#define MANY_ROWS   24 /* a bar chart with more rows than this is too long for a person */
+#define MOST_COUNT  (1ull << 48) /* more than any program can count */
+#define IN_FLIGHT   64u          /* values that threads may be recording at one instant */
+
+/* A bar chart in a file. */
+#define TEXT_LINES   22
+#define TEXT_COLUMNS 79u
+#define ROW_COLUMNS  43 /* of a row without its bar */
+#define LINE_BYTES   256
+#define FOUR(text)   text text text text
 
 static_assert(FP_HIST_MAX_NS >= 100000000000ull, "the histogram must reach 100 s");
 
@@ -81,13 +89,29 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 	add(&h->bucket[bucket_index(value_ns)], 1);
 }
 
+/* The greatest value that a bucket can hold. */
+static uint64_t bucket_top(unsigned index)
+{
+	return index < FP_HIST_BUCKETS - 1 ? bucket_high(index) : UINT64_MAX;
+}
+
+static uint64_t clamp(uint64_t value, unsigned __int128 least, unsigned __int128 most)
+{
+	if (value < least)
+		return least > UINT64_MAX ? UINT64_MAX : (uint64_t)least;
+	return value > most ? (uint64_t)most : value;
+}
+
 /*
- * Computes the count from the buckets that it adds. So count and buckets of *h agree, even if other
- * threads record into *from meanwhile.
+ * Computes the count from the buckets that it adds, and keeps the sum and both ends within the
+ * bounds of these buckets. So the fields of *h agree, even if other threads record into *from
+ * meanwhile, or if *from is a copy that was made in the middle of a record.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
-	uint64_t total = 0;
+	unsigned __int128 least = 0, most = 0;
+	unsigned first = 0, last = 0;
+	uint64_t total = 0, max;
 
 	for (unsigned i = 0; i < FP_HIST_BUCKETS; i++) {
 		uint64_t n = load(&from->bucket[i]);
@@ -95,12 +119,105 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 		if (n == 0)
 			continue;
 		add(&h->bucket[i], n);
+		first = total ? first : i;
+		last = i;
 		total += n;
+		least += (unsigned __int128)n * bucket_low(i);
+		most += (unsigned __int128)n * bucket_top(i);
 	}
+	if (total == 0)
+		return;
 	add(&h->count, total);
-	add(&h->sum_ns, load(&from->sum_ns));
-	raise_to(&h->min_ns, load(&from->min_ns));
-	raise_to(&h->max_ns, load(&from->max_ns));
+	add(&h->sum_ns, clamp(load(&from->sum_ns), least, most));
+	max = clamp(load(&from->max_ns), bucket_low(last), bucket_top(last));
+	raise_to(&h->min_ns, ~clamp(~load(&from->min_ns), bucket_low(first), FP_MIN(bucket_top(first), max)));
+	raise_to(&h->max_ns, max);
+}
+
+void fp_hist_subtract(struct fp_hist *h, const struct fp_hist *before)
+{
+	unsigned first = FP_HIST_BUCKETS, last = 0;
+	uint64_t count = 0;
+
+	for (unsigned i = 0; i < FP_HIST_BUCKETS; i++) {
+		uint64_t n = load(&h->bucket[i]);
+
+		n -= FP_MIN(load(&before->bucket[i]), n);
+		h->bucket[i] = n;
+		count += n;
+		if (n) {
+			first = FP_MIN(first, i);
+			last = i;
+		}
+	}
+	h->count = count;
+	h->sum_ns -= FP_MIN(load(&before->sum_ns), load(&h->sum_ns));
+	if (!count)
+		h->min_ns = h->max_ns = h->sum_ns = 0;
+	else if (h->max_ns <= before->max_ns)
+		h->max_ns = FP_MIN(load(&h->max_ns), bucket_top(last));
+	if (count && h->min_ns <= before->min_ns)
+		h->min_ns = ~FP_MAX(~load(&h->min_ns), bucket_low(first));
+}
+
+bool fp_hist_covers(const struct fp_hist *h, const struct fp_hist *before)
+{
+	for (unsigned i = 0; i < FP_HIST_BUCKETS; i++)
+		if (load(&h->bucket[i]) < load(&before->bucket[i]))
+			return false;
+	return true;
+}
+
+/* What the buckets of a histogram say. */
+struct content {
+	uint64_t total;
+	unsigned first, last;          /* the first and the last bucket that is not empty */
+	unsigned __int128 least, most; /* limits of the sum */
+};
+
+/*
+ * Returns false if the buckets hold more values than any program can count. If it returns true, no
+ * sum wraps, and ranks are exact.
+ */
+static bool scan(const struct fp_hist *h, struct content *ret_content)
+{
+	struct content c = {0};
+
+	for (unsigned i = 0; i < FP_HIST_BUCKETS; i++) {
+		uint64_t n = load(&h->bucket[i]);
+
+		if (n > MOST_COUNT || c.total + n > MOST_COUNT)
+			return false;
+		if (n && c.total == 0)
+			c.first = i;
+		if (n)
+			c.last = i;
+		c.total += n;
+		c.least += (unsigned __int128)n * bucket_low(i);
+		c.most += (unsigned __int128)n * bucket_top(i);
+	}
+	*ret_content = c;
+	return true;
+}
+
+int fp_hist_check(const struct fp_hist *h)
+{
+	uint64_t count = load(&h->count), min = ~load(&h->min_ns), max = load(&h->max_ns);
+	unsigned __int128 sum = load(&h->sum_ns), in_flight = (unsigned __int128)max * IN_FLIGHT;
+	struct content c;
+
+	if (!scan(h, &c) || count > MOST_COUNT)
+		return -EBADMSG;
+	if (c.total > count + IN_FLIGHT || count > c.total + IN_FLIGHT)
+		return -EBADMSG;
+	if (c.total == 0)
+		return sum || ~min || max ? -EBADMSG : 0;
+	if (min > max || bucket_index(min) != c.first || bucket_index(max) != c.last)
+		return -EBADMSG;
+	/* fp_hist_merge cuts a sum that is too large down to UINT64_MAX */
+	if (sum + in_flight < c.least && sum < UINT64_MAX)
+		return -EBADMSG;
+	return sum > c.most + in_flight ? -EBADMSG : 0;
 }
 
 /*
@@ -120,17 +237,15 @@ static uint64_t rank_of(double q, uint64_t total)
  */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
-	uint64_t total = 0, up_to = 0, rank;
+	uint64_t total = 0, up_to, rank;
 	unsigned i;
 
 	for (i = 0; i < FP_HIST_BUCKETS; i++)
 		total += load(&h->bucket[i]);
 	rank = rank_of(q, total);
-	for (i = 0; i < FP_HIST_BUCKETS - 1; i++) {
-		up_to += load(&h->bucket[i]);
-		if (up_to >= rank)
-			break;
-	}
+	/* a value that is being recorded may be missing in the buckets */
+	for (i = 0, up_to = load(&h->bucket[0]); up_to < rank && i < FP_HIST_BUCKETS - 1;)
+		up_to += load(&h->bucket[++i]);
 	*ret_up_to = up_to;
 	if (rank == total)
 		return fp_hist_max(h);
@@ -180,95 +295,153 @@ static double std_deviation(const struct fp_hist *h)
 }
 
 /*
- * Prints a time, right-aligned in width columns. printf would count "µ" as two columns, as it has
- * two bytes.
+ * A time, right-aligned in width columns, in buf of 24 bytes. printf would count "µ" as two
+ * columns, as it has two bytes.
  */
-static void print_time(uint64_t ns, int width, FILE *out)
+static const char *align_time(uint64_t ns, int width, char *buf)
 {
-	char buf[24];
+	char time[16];
 
-	fp_time_format(ns, buf, sizeof(buf));
-	fprintf(out, "%*s", width + (strstr(buf, "µ") != NULL), buf);
-}
-
-static uint64_t row_count(const struct fp_hist *h, unsigned row, unsigned row_bits)
-{
-	uint64_t n = 0;
-
-	for (unsigned i = row << row_bits; i < (row + 1) << row_bits; i++)
-		n += load(&h->bucket[i]);
-	return n;
-}
-
-static unsigned rows_used(const struct fp_hist *h, unsigned row_bits)
-{
-	unsigned used = 0;
-
-	for (unsigned row = 0; row < FP_HIST_BUCKETS >> row_bits; row++)
-		used += row_count(h, row, row_bits) > 0;
-	return used;
-}
-
-static uint64_t row_most(const struct fp_hist *h, unsigned row_bits)
-{
-	uint64_t most = 0;
-
-	for (unsigned row = 0; row < FP_HIST_BUCKETS >> row_bits; row++)
-		most = FP_MAX(most, row_count(h, row, row_bits));
-	return most;
+	fp_time_format(ns, time, sizeof(time));
+	snprintf(buf, 24, "%*s", width + (strstr(time, "µ") != NULL), time);
+	return buf;
 }
 
 /*
- * Prints bars, one for each row of buckets that has values. A row has 1 << row_bits buckets. At
- * first these are a quarter of a power of two. If that gives too many rows, each row gets more
- * buckets, up to a whole power of two.
+ * The rows of a bar chart. Each row is 1 << bits buckets. A gap is a row without a value, between
+ * rows with values.
  */
-static void print_bars(const struct fp_hist *h, FILE *out)
-{
-	static const char bar[] = "########################################";
-	unsigned row_bits = FP_HIST_SUB_BITS - 2, previous = UINT_MAX;
-	uint64_t most, up_to = 0;
+struct rows {
+	const struct fp_hist *h;
+	unsigned bits;
+	unsigned used, gaps; /* used: rows with a value */
+	uint64_t most;       /* values in the longest row */
+};
 
-	while (row_bits < FP_HIST_SUB_BITS && rows_used(h, row_bits) > MANY_ROWS)
-		row_bits++;
-	most = row_most(h, row_bits);
-	for (unsigned row = 0; row < FP_HIST_BUCKETS >> row_bits; row++) {
-		uint64_t n = row_count(h, row, row_bits);
-		int length = (int)ceil((double)n * (sizeof(bar) - 1) / (double)most);
+static uint64_t row_count(const struct rows *rows, unsigned row)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = row << rows->bits; i < (row + 1) << rows->bits; i++)
+		n += load(&rows->h->bucket[i]);
+	return n;
+}
+
+static struct rows measure_rows(const struct fp_hist *h, unsigned bits)
+{
+	struct rows rows = {.h = h, .bits = bits};
+	unsigned previous = UINT_MAX;
+
+	for (unsigned row = 0; row < FP_HIST_BUCKETS >> bits; row++) {
+		uint64_t n = row_count(&rows, row);
+
+		if (n == 0)
+			continue;
+		rows.gaps += previous != UINT_MAX && row != previous + 1;
+		previous = row;
+		rows.used++;
+		rows.most = FP_MAX(rows.most, n);
+	}
+	return rows;
+}
+
+/*
+ * At first a row is a quarter of a power of two. If that gives more than max_lines, each row gets
+ * more buckets.
+ */
+static struct rows fit_rows(const struct fp_hist *h, unsigned max_lines)
+{
+	struct rows rows = measure_rows(h, FP_HIST_SUB_BITS - 2);
+
+	while (rows.used > 1 && rows.used + rows.gaps > max_lines)
+		rows = measure_rows(h, rows.bits + 1);
+	return rows;
+}
+
+static void format_row(const struct rows *rows, unsigned row, uint64_t up_to, unsigned width, char *line)
+{
+	static const char hashes[] = FOUR(FOUR("##########"));
+	uint64_t n = row_count(rows, row);
+	int room = (int)FP_MIN(FP_MAX(width, ROW_COLUMNS + 1u) - ROW_COLUMNS, sizeof(hashes) - 1);
+	char low[24], high[24];
+
+	snprintf(line, LINE_BYTES, "%s -%s  %-*.*s %10" PRIu64 " %8.3f%%",
+	         align_time(bucket_low(row << rows->bits), 9, low),
+	         align_time(bucket_low((row + 1) << rows->bits), 9, high), room,
+	         (int)ceil((double)n * room / (double)rows->most), hashes, n,
+	         100 * (double)up_to / (double)fp_hist_count(rows->h));
+}
+
+void fp_hist_bars(const struct fp_hist *h, unsigned max_lines, unsigned width,
+                  void (*line)(void *user, const char *text), void *user)
+{
+	struct rows rows = fit_rows(h, max_lines);
+	unsigned previous = UINT_MAX;
+	uint64_t up_to = 0;
+	char text[LINE_BYTES];
+
+	for (unsigned row = 0; row < FP_HIST_BUCKETS >> rows.bits; row++) {
+		uint64_t n = row_count(&rows, row);
 
 		if (n == 0)
 			continue;
 		if (previous != UINT_MAX && row != previous + 1)
-			fputs("        ...\n", out);
+			line(user, "        ...");
 		previous = row;
 		up_to += n;
-		print_time(bucket_low(row << row_bits), 9, out);
-		fputs(" -", out);
-		print_time(bucket_low((row + 1) << row_bits), 9, out);
-		fprintf(out, "  %-40.*s %10" PRIu64 " %8.3f%%\n", length, bar, n,
-		        100 * (double)up_to / (double)fp_hist_count(h));
+		format_row(&rows, row, up_to, width, text);
+		line(user, text);
 	}
 }
 
-static void print_text(const struct fp_hist *h, const char *title, FILE *out)
+static void print_line(void *user, const char *text)
+{
+	fprintf(user, "%s\n", text);
+}
+
+/* A line of figures, which goes on below if it reaches width. */
+struct figures {
+	FILE *out;
+	unsigned width, column;
+};
+
+static void print_figure(struct figures *line, const char *name, uint64_t ns)
+{
+	char time[16], text[32];
+	unsigned columns;
+
+	fp_time_format(ns, time, sizeof(time));
+	snprintf(text, sizeof(text), "%s %s", name, time);
+	columns = (unsigned)strlen(text) - (strstr(text, "µ") != NULL);
+	if (line->column + strlen(", ,") + columns > line->width) {
+		fputs(",\n  ", line->out);
+		line->column = 2;
+	} else {
+		fputs(", ", line->out);
+		line->column += 2;
+	}
+	fputs(text, line->out);
+	line->column += columns;
+}
+
+static void print_text(const struct fp_hist *h, const char *title, unsigned width, FILE *out)
 {
 	static const struct {
 		const char *name;
 		double q;
 	} points[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}};
+	struct figures line = {.out = out, .width = width ? width : UINT_MAX};
 
 	if (fp_hist_count(h) == 0) {
 		fprintf(out, "%s: nothing counted\n", title);
 		return;
 	}
-	fprintf(out, "%s: %" PRIu64 " counted, mean ", title, fp_hist_count(h));
-	print_time((uint64_t)fp_hist_mean(h), 0, out);
-	for (unsigned i = 0; i < FP_ARRAY_LEN(points); i++) {
-		fprintf(out, ", %s ", points[i].name);
-		print_time(fp_hist_quantile(h, points[i].q), 0, out);
-	}
+	line.column = (unsigned)fprintf(out, "%s: %" PRIu64 " counted", title, fp_hist_count(h));
+	print_figure(&line, "mean", (uint64_t)fp_hist_mean(h));
+	for (unsigned i = 0; i < FP_ARRAY_LEN(points); i++)
+		print_figure(&line, points[i].name, fp_hist_quantile(h, points[i].q));
 	fputc('\n', out);
-	print_bars(h, out);
+	fp_hist_bars(h, TEXT_LINES, FP_MIN(line.width, TEXT_COLUMNS), print_line, out);
 }
 
 static void print_json(const struct fp_hist *h, FILE *out)
@@ -329,7 +502,8 @@ static void print_hgrm(const struct fp_hist *h, FILE *out)
 	        SUB_BUCKETS);
 }
 
-int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out)
+int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, unsigned width,
+                  FILE *out)
 {
 	/* files must not depend on the decimal point of the program's locale */
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(plain);
@@ -338,7 +512,7 @@ int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const cha
 	fp_hist_merge(&still, h);
 	switch (format) {
 	case FP_HIST_TEXT:
-		print_text(&still, title, out);
+		print_text(&still, title, width, out);
 		break;
 	case FP_HIST_JSON:
 		print_json(&still, out);

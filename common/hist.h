@@ -9,6 +9,7 @@
 #ifndef FP_HIST_H
 #define FP_HIST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -37,9 +38,29 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
 /*
  * Adds the values of *from to *h. Other threads may record into both meanwhile. A value that they
- * record into *from is then in *h once, or not at all.
+ * record into *from is then in *h once, or not at all. If *from is a copy made while threads
+ * recorded, its fields may contradict each other a little. What is added to *h has no
+ * contradictions.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
+
+/*
+ * Takes an earlier copy of the same histogram out of h: h then holds what was counted since. h must
+ * be a copy, too. If h had a lower minimum than the earlier copy, the new minimum is exact. If not,
+ * it is the lower bound of its bucket, or the minimum that h had if that is higher. For the
+ * maximum, the same holds the other way round.
+ */
+void fp_hist_subtract(struct fp_hist *h, const struct fp_hist *before);
+
+/* True if before can be an earlier copy of the same histogram: it has in no bucket more than h. */
+bool fp_hist_covers(const struct fp_hist *h, const struct fp_hist *before);
+
+/*
+ * Checks a histogram that was read from a file. Returns 0, or -EBADMSG if its fields contradict
+ * each other. A copy that was made while threads recorded may fail, too: then copy again. For
+ * readers.
+ */
+int fp_hist_check(const struct fp_hist *h);
 
 /* The value in ns that a fraction q (0..1) of the counted values does not exceed; 0 if empty. */
 uint64_t fp_hist_quantile(const struct fp_hist *h, double q);
@@ -50,14 +71,23 @@ uint64_t fp_hist_max(const struct fp_hist *h);
 double fp_hist_mean(const struct fp_hist *h);
 
 /*
- * Writes h to out in one of four forms. title is a name for the text form. Returns 0 or a negative
- * errno of the stream.
- *   - TEXT: a summary line and bars, for a person.
+ * Writes h to out in one of four forms. title is a name for the text form, and width the columns of
+ * the terminal, or 0. Returns 0 or a negative errno of the stream.
+ *   - TEXT: a summary line and bars, for a person. A terminal with fewer columns than the line has
+ *     gets it in several lines.
  *   - JSON: one object with count, min, mean, p50, p90, p99, p999 and max in ns, and the non-empty
  *     buckets as [low, high, count].
  *   - CSV: low_ns,high_ns,count.
  *   - HGRM: the percentile table that HdrHistogram's plotter reads, in microseconds.
  */
-int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out);
+int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, unsigned width,
+                  FILE *out);
+
+/*
+ * Draws h as bars: passes each line, of about width columns, to line. Rows become coarser until
+ * there are at most max_lines. h must not change meanwhile; an empty one has no lines.
+ */
+void fp_hist_bars(const struct fp_hist *h, unsigned max_lines, unsigned width,
+                  void (*line)(void *user, const char *text), void *user);
 
 #endif

@@ -86,7 +86,7 @@ static int print(const struct hist_options *options, const struct fp_statspage *
 
 	if (options->format == FORMAT_SVG)
 		return fp_phase_svg(h, phase->title, stdout);
-	return fp_hist_print(h, (enum fp_hist_format)options->format, phase->title, stdout);
+	return fp_hist_print(h, (enum fp_hist_format)options->format, phase->title, 0, stdout);
 }
 
 /* Looks at the page. 0 or a negative errno after a message that names the file. */

@@ -75,5 +75,5 @@ void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t
 	report = report_of(stats);
 	fp_json_table_print(report, out);
 	json_decref(report);
-	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, out);
+	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, 0, out);
 }

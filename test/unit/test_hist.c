@@ -39,7 +39,7 @@ static char *print(const struct fp_hist *h, enum fp_hist_format format)
 	FILE *out = open_memstream(&text, &len);
 
 	assert_non_null(out);
-	assert_int_equal(fp_hist_print(h, format, "unit", out), 0);
+	assert_int_equal(fp_hist_print(h, format, "unit", 0, out), 0);
 	fclose(out);
 	return text;
 }
@@ -202,6 +202,65 @@ static void merging_equals_recording_all(void **state)
 	for (unsigned i = 0; i < FP_ARRAY_LEN(parts); i++)
 		fp_hist_merge(&merged, &parts[i]);
 	assert_memory_equal(&merged, &all, sizeof(all));
+}
+
+/*
+ * What is left is what was counted since. A minimum or maximum that was not counted since becomes
+ * the bound of its bucket.
+ */
+static void subtracting_leaves_what_came_since(void **state)
+{
+	struct fp_hist before = {0}, h = {0}, since;
+
+	for (uint64_t us = 1; us <= 1000; us++)
+		fp_hist_record(&before, us * 1000);
+	fp_hist_merge(&h, &before);
+	for (uint64_t us = 100; us < 200; us++)
+		fp_hist_record(&h, us * 1000);
+	since = h;
+	fp_hist_subtract(&since, &before);
+	assert_int_equal(fp_hist_count(&since), 100);
+	assert_in_range(fp_hist_quantile(&since, 0.5), 148000, 151000);
+	assert_in_range(fp_hist_quantile(&since, 1), 199000, 202000);
+	assert_in_range(fp_hist_min(&since), 98000, 100000);
+	assert_true(fabs(fp_hist_mean(&since) - 149500) < 1);
+	fp_hist_record(&h, 5);
+	fp_hist_record(&h, 7000000);
+	fp_hist_subtract(&h, &before);
+	assert_int_equal(fp_hist_min(&h), 5);
+	assert_int_equal(fp_hist_max(&h), 7000000);
+}
+
+static void what_came_since_lies_within_the_whole(void **state)
+{
+	static const uint64_t greatest[] = {1000000, 5000001, UINT64_MAX - 7};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(greatest); i++) {
+		struct fp_hist before = {0}, h = {0};
+
+		fp_hist_record(&before, 1000000);
+		fp_hist_record(&before, greatest[i]);
+		fp_hist_merge(&h, &before);
+		fp_hist_merge(&h, &before);
+		fp_hist_subtract(&h, &before);
+		assert_int_equal(fp_hist_count(&h), 2);
+		assert_int_equal(fp_hist_min(&h), 1000000);
+		assert_int_equal(fp_hist_max(&h), greatest[i]);
+	}
+}
+
+static void nothing_is_left_of_equals(void **state)
+{
+	struct fp_hist h = {0}, before = {0}, empty = {0};
+
+	for (uint64_t us = 1; us <= 1000; us++) {
+		fp_hist_record(&h, us * 1000);
+		fp_hist_record(&before, us * 1000);
+	}
+	fp_hist_subtract(&h, &before);
+	assert_memory_equal(&h, &empty, sizeof(h));
+	fp_hist_subtract(&h, &before); /* files can hold anything: no count falls below 0 */
+	assert_memory_equal(&h, &empty, sizeof(h));
 }
 
 #define N_THREADS  4
@@ -383,6 +442,9 @@ static void hgrm_is_what_the_plotter_reads(void **state)
 	check_hgrm(&h);
 	fill(&h, test_seed(__func__));
 	check_hgrm(&h);
+	memset(&h, 0, sizeof(h));
+	fp_hist_record(&h, 3600000000000); /* longer than any bucket: it counts in the last one */
+	check_hgrm(&h);
 }
 
 static void the_deviation_is_that_of_the_values(void **state)
@@ -411,10 +473,10 @@ static void text_is_for_a_person(void **state)
 	assert_string_equal(
 	    text,
 	    "unit: 1001 counted, mean 2.00 ms, p50 100 ns, p90 100 ns, p99 120 ns, p99.9 120 ns, max 2.00 s\n"
-	    "    96 ns -   112 ns  ########################################        990   98.901%\n"
-	    "   112 ns -   128 ns  #                                                10   99.900%\n"
+	    "    96 ns -   112 ns  ####################################        990   98.901%\n"
+	    "   112 ns -   128 ns  #                                            10   99.900%\n"
 	    "        ...\n"
-	    "   1.88 s -   2.15 s  #                                                 1  100.000%\n");
+	    "   1.88 s -   2.15 s  #                                             1  100.000%\n");
 }
 
 static void text_has_few_rows(void **state)
@@ -428,7 +490,94 @@ static void text_has_few_rows(void **state)
 	text = print(&h, FP_HIST_TEXT);
 	for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++)
 		assert_true(strlen(line) <= 110);
-	assert_true(lines >= 20 && lines <= 34);
+	assert_true(lines >= 12 && lines <= 23);
+}
+
+static unsigned columns_of(const char *text)
+{
+	unsigned columns = 0;
+
+	for (; *text; text++)
+		columns += (*text & 0xc0) != 0x80; /* µ has two bytes */
+	return columns;
+}
+
+static void text_fits_a_terminal(void **state)
+{
+	static const unsigned widths[] = {60, 80, 200};
+	struct fp_hist h = {0};
+
+	for (uint64_t v = 1; v < TOP_NS; v += v / 10 + 1)
+		fp_hist_record(&h, v);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(widths); i++) {
+		fp_autofree char *text = NULL;
+		size_t len;
+		FILE *out = open_memstream(&text, &len);
+		unsigned longest = 0;
+
+		assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", widths[i], out), 0);
+		fclose(out);
+		assert_non_null(strstr(text, i < 2 ? ",\n  p99" : ", p99"));
+		for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+			longest = FP_MAX(longest, columns_of(line));
+		assert_in_range(longest, FP_MIN(widths[i], 79u) - 8, FP_MIN(widths[i], 110u));
+	}
+}
+
+struct canvas {
+	unsigned lines, columns;
+	unsigned long long counted;
+};
+
+static void measure_line(void *user, const char *text)
+{
+	struct canvas *canvas = user;
+	const char *number = strrchr(text, '%');
+
+	canvas->lines++;
+	canvas->columns = FP_MAX(canvas->columns, columns_of(text));
+	if (!number)
+		return;
+	for (number -= 9; number[-1] != ' '; number--)
+		;
+	canvas->counted += strtoull(number, NULL, 10);
+}
+
+/* Values in few or many orders of magnitude, with gaps or without: the bars fit, and count each. */
+static void bars_fit_a_screen(void **state)
+{
+	static const struct {
+		unsigned lines, columns;
+	} sizes[] = {{1, 60}, {2, 60}, {9, 60}, {18, 80}, {44, 200}};
+	uint64_t rng = test_seed(__func__);
+
+	for (unsigned round = 0; round < 300; round++) {
+		struct fp_hist h = {0};
+
+		for (unsigned i = (unsigned)(test_random(&rng) % 50) + 1; i > 0; i--)
+			fp_hist_record(&h, random_ns(&rng));
+		for (unsigned i = 0; i < FP_ARRAY_LEN(sizes); i++) {
+			struct canvas canvas = {0};
+
+			fp_hist_bars(&h, sizes[i].lines, sizes[i].columns, measure_line, &canvas);
+			assert_in_range(canvas.lines, 1, sizes[i].lines);
+			assert_int_equal(canvas.columns, sizes[i].columns);
+			assert_int_equal(canvas.counted, fp_hist_count(&h));
+		}
+	}
+}
+
+static void only_an_earlier_copy_is_covered(void **state)
+{
+	struct fp_hist h = {0}, before = {0};
+
+	assert_true(fp_hist_covers(&h, &before));
+	fp_hist_record(&before, 1000);
+	assert_false(fp_hist_covers(&h, &before));
+	fp_hist_record(&h, 2000);
+	assert_false(fp_hist_covers(&h, &before));
+	fp_hist_record(&h, 1000);
+	assert_true(fp_hist_covers(&h, &before));
 }
 
 static void a_full_disk_is_reported(void **state)
@@ -438,11 +587,11 @@ static void a_full_disk_is_reported(void **state)
 
 	assert_non_null(full);
 	fp_hist_record(&h, 1);
-	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -ENOSPC);
+	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", 0, full), -ENOSPC);
 	fclose(full);
 	full = fopen("/dev/full", "w");
 	setbuf(full, NULL); /* every write fails at once, so the last flush has nothing to write */
-	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -EIO);
+	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", 0, full), -EIO);
 	fclose(full);
 }
 
@@ -457,6 +606,9 @@ int main(void)
 	    cmocka_unit_test(values_beyond_the_range_are_counted),
 	    cmocka_unit_test(zeroed_memory_is_empty),
 	    cmocka_unit_test(merging_equals_recording_all),
+	    cmocka_unit_test(subtracting_leaves_what_came_since),
+	    cmocka_unit_test(what_came_since_lies_within_the_whole),
+	    cmocka_unit_test(nothing_is_left_of_equals),
 	    cmocka_unit_test(threads_lose_nothing),
 	    cmocka_unit_test(json_is_whole),
 	    cmocka_unit_test(files_ignore_the_locale),
@@ -465,6 +617,9 @@ int main(void)
 	    cmocka_unit_test(the_deviation_is_that_of_the_values),
 	    cmocka_unit_test(text_is_for_a_person),
 	    cmocka_unit_test(text_has_few_rows),
+	    cmocka_unit_test(text_fits_a_terminal),
+	    cmocka_unit_test(bars_fit_a_screen),
+	    cmocka_unit_test(only_an_earlier_copy_is_covered),
 	    cmocka_unit_test(a_full_disk_is_reported),
 	};
 
