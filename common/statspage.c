@@ -5,11 +5,13 @@
  */
 #include "statspage.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,7 @@
 #include "clock.h"
 #include "fdutil.h"
 #include "lockedmem.h"
+#include "log.h"
 #include "rundir.h"
 
 #define TEMPORARY "XXXXXX"
@@ -137,6 +140,8 @@ static int may_replace(const char *path, bool yields)
 
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
+	if (S_ISDIR(st.st_mode))
+		return -EISDIR;
 	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
 		return -EEXIST;
 	return yields && is_locked(path) ? -EBUSY : 0;
@@ -179,6 +184,40 @@ int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret
 int fp_statspage_create_unseen(struct fp_statspage **ret_page)
 {
 	return map(-1, MAP_PRIVATE | MAP_ANONYMOUS, ret_page);
+}
+
+const char *fp_statspage_explain(int error, char *buf, size_t len)
+{
+	switch (error) {
+	case -EISDIR:
+		return "it is a folder: name a file in it";
+	case -EEXIST:
+		return "there is something that is no regular file of this user: name another file";
+	case -EBUSY:
+		return "a running program writes this file: name another file";
+	case -EFBIG:
+		return "the limit of file sizes leaves no room for it (ulimit -f)";
+	default:
+		return fp_strerror(error, buf, len);
+	}
+}
+
+void fp_statspage_copy(struct fp_statspage *to, const struct fp_statspage *from)
+{
+	_Atomic uint64_t *words = (_Atomic uint64_t *)to;
+	const _Atomic uint64_t *others = (const _Atomic uint64_t *)from;
+
+	static_assert(sizeof(*to) % sizeof(*words) == 0, "a page is whole words");
+	for (size_t i = 0; i < sizeof(*to) / sizeof(*words); i++)
+		atomic_store_explicit(&words[i], atomic_load_explicit(&others[i], memory_order_relaxed),
+		                      memory_order_relaxed);
+}
+
+void fp_statspage_sum_kinds(const struct fp_statspage *page, struct fp_hist *ret_sum)
+{
+	memset(ret_sum, 0, sizeof(*ret_sum));
+	for (unsigned kind = 0; kind < FP_FAULT_TIMED; kind++)
+		fp_hist_merge(ret_sum, &page->kind_latency[kind]);
 }
 
 void fp_statspage_close(const struct fp_statspage *page)

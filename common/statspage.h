@@ -2,9 +2,9 @@
  * The stats page: a memory-mapped file in which an agent counts. Room: common. Writers (uffd/) only
  * add with relaxed atomics. Readers copy the page (statsview.h) without stopping anyone.
  *
- * The file is unlinked at exit, unless the user gave its path (--stats-file). While the writer maps
- * the file, it holds a lock on the file (flock). So readers in another pid namespace also know
- * whether the writer lives.
+ * A page in the user's folder is unlinked at exit. A file that the user chose stays. So does a page
+ * in the folder of a `farpage run`, which removes it. While the writer maps the file, it holds a
+ * lock on the file (flock). So readers in another pid namespace also know whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -17,7 +17,7 @@
 #include "hist.h"
 
 #define FP_STATSPAGE_MAGIC   0x3153544154535046ull /* "FPSTATS1" */
-#define FP_STATSPAGE_VERSION 3
+#define FP_STATSPAGE_VERSION 4
 #define FP_STATSPAGE_NODES   16
 #define FP_STATSPAGE_SUFFIX  ".stats"
 
@@ -33,6 +33,12 @@ enum fp_fault_kind {
 	FP_FAULT_POISONED, /* no node could give it back: SIGBUS */
 	FP_FAULT_KINDS
 };
+
+/*
+ * The number of kinds that have a histogram of their own: those from the first kind to
+ * FP_FAULT_PROTECT.
+ */
+#define FP_FAULT_TIMED (FP_FAULT_PROTECT + 1)
 
 /* The state of a node. The order is part of the file format. */
 enum fp_stats_node_state {
@@ -86,25 +92,44 @@ struct fp_statspage {
 	_Atomic uint64_t evicted_dirty;  /* pages written back */
 	_Atomic uint64_t evicted_zero;   /* pages found all zero, which are never sent */
 	_Atomic uint64_t evict_refused;  /* pages that could not leave (EBUSY: pinned for I/O) */
-	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
+	_Atomic uint64_t waits_for_room; /* faults without a free token, which waited for an eviction */
 	_Atomic uint64_t lost_pages;
 	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
 	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local now */
 	_Atomic uint64_t far_start;        /* addresses of the far range */
 	_Atomic uint64_t far_end;
 	struct fp_stats_node node[FP_STATSPAGE_NODES];
-	struct fp_hist fault_latency;     /* of any kind: from arrival at the agent to the wake-up */
-	struct fp_hist fetch_latency;     /* only the remote read */
-	struct fp_hist writeback_latency; /* only the remote write of a batch */
-	struct fp_hist evict_latency;     /* the time of one eviction batch */
+	/* The sum of kind_latency. Only a reader's copy has it: see fp_statspage_sum_kinds. */
+	struct fp_hist fault_latency;
+	/*
+	 * From a fault's arrival at the agent to the wake-up, by kind. Also of faults whose page
+	 * was lost. Not timed: faults whose page was present, was put back from the staging area,
+	 * or was being fetched already.
+	 */
+	struct fp_hist kind_latency[FP_FAULT_TIMED];
+	struct fp_hist waited_latency; /* once more, the faults of kind_latency that waits_for_room counts */
+	/*
+	 * The read of the page of a READ or WRITE fault. Over a wire: from request to answer. From
+	 * mapped memory: UFFDIO_COPY, which also installs the page, and pages read ahead with it.
+	 * Of these copies, one in eight is timed.
+	 */
+	struct fp_hist fetch_latency;
+	/*
+	 * The write of a batch's dirty pages, from the choice of their slots until the last of them
+	 * is at its node and has left. If a copy of a page was written, its original is dropped
+	 * right after the write. This time is included.
+	 */
+	struct fp_hist writeback_latency;
+	struct fp_hist evict_latency; /* a batch of evictions, from the choice of its pages */
 };
 
 /*
  * Creates the page at path (0600), fills in the identity fields of the calling process, and maps
  * the page. Locks it in memory where the limit allows. Replaces an existing regular file of this
  * user. But if the parameter yields is true and the file's lock is held, does not replace it, and
- * returns -EBUSY. Otherwise returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE
- * has no room for the page. Release with fp_statspage_close. Call before the fault threads start.
+ * returns -EBUSY. Otherwise returns 0 and *ret_page, or a negative errno. -EFBIG: RLIMIT_FSIZE has
+ * no room for the page. -EISDIR: path is a folder. -EEXIST: it is another user's file, or no
+ * regular file. Release with fp_statspage_close. Call before the fault threads start.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
@@ -114,10 +139,23 @@ int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret
  */
 int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 
+#define FP_STATSPAGE_EXPLAIN_LEN 128
+
+/* Why a page could not be created, and what to do, for a person. Returns buf or a constant. */
+const char *fp_statspage_explain(int error, char *buf, size_t len);
+
+/* Copies all counters, while others count. Any thread. */
+void fp_statspage_copy(struct fp_statspage *to, const struct fp_statspage *from);
+
+/* Writes to *ret_sum the latency of all faults, of any kind. Any thread, while others count. A
+ * fault is recorded once only, by its kind, because recording costs time on the fault path. */
+void fp_statspage_sum_kinds(const struct fp_statspage *page, struct fp_hist *ret_sum);
+
 /* Unmaps; NULL is fine. */
 void fp_statspage_close(const struct fp_statspage *page);
 
-/* PID.stats in the folder of fp_rundir_path: the page of a program without --stats-file. */
+/* PID.stats in the folder of fp_rundir_path: the page of a program, or a copy of it
+ * (agent_stats.h). */
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*

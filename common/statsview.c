@@ -39,6 +39,7 @@ static int copy(int fd, struct fp_statspage *ret_page)
 		return -EPROTO;
 	if (len < (ssize_t)sizeof(*ret_page))
 		return -ENODATA;
+	fp_statspage_sum_kinds(ret_page, &ret_page->fault_latency);
 	return texts_end(ret_page) ? 0 : -EINVAL;
 }
 

@@ -66,6 +66,7 @@ def drive(url):
     farapp.check(status == 0, f"redis-server ended with {status}:\n{farapp.text_of(log)}")
     farapp.check(used >= 4 * LOCAL_BYTES, "there is too little data")
     farapp.check(fetched >= FETCHES_AT_LEAST, "too few fetches: was it far memory?")
+    farapp.check(farapp.fetches(stats, "writeback") > 0, "its write-backs were not timed")
 
 
 def test():

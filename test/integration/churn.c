@@ -216,15 +216,16 @@ static int start_daemons(struct settings *s, struct test_daemon *daemons)
 static void report(const struct fp_statspage *stats, const struct churn_result *result)
 {
 	char p50[32], p99[32], max[32];
+	struct fp_hist latency;
 
+	fp_statspage_sum_kinds(stats, &latency);
 	printf("churn: %" PRIu64 " operations, %" PRIu64 " refused, longest %s\n", result->ops,
 	       result->refused, fp_time_format(result->longest_ns, max, sizeof(max)));
 	printf("churn: faults:");
 	for (int i = 0; i < FP_FAULT_KINDS; i++)
 		printf(" %s %" PRIu64, fp_fault_kind_name(i), atomic_load(&stats->faults[i]));
-	printf("; p50 %s, p99 %s\n",
-	       fp_time_format(fp_hist_quantile(&stats->fault_latency, 0.5), p50, sizeof(p50)),
-	       fp_time_format(fp_hist_quantile(&stats->fault_latency, 0.99), p99, sizeof(p99)));
+	printf("; p50 %s, p99 %s\n", fp_time_format(fp_hist_quantile(&latency, 0.5), p50, sizeof(p50)),
+	       fp_time_format(fp_hist_quantile(&latency, 0.99), p99, sizeof(p99)));
 	printf("churn: evicted: clean %" PRIu64 ", dirty %" PRIu64 ", zero %" PRIu64 ", refused %" PRIu64
 	       "; prefetched %" PRIu64 ", waits for room %" PRIu64 "\n",
 	       atomic_load(&stats->evicted_clean), atomic_load(&stats->evicted_dirty),

@@ -136,8 +136,8 @@ class Node:
 
 
 def fetches(stats_file, phase="fetch"):
-    """How many reads the run sent to a node behind a wire; or how many there were of another
-    phase."""
+    """How many pages the run fetched from nodes because a thread touched them. For another
+    phase: how often it was recorded."""
     shown = subprocess.run(
         [farpage, "hist", "--stats-file", stats_file, "--phase", phase, "--format", "json"],
         check=True, capture_output=True, text=True,

@@ -94,11 +94,14 @@ static void a_reader_sees_what_is_counted(void **state)
 	assert_int_equal(st.st_mode, S_IFREG | 0600);
 	assert_int_equal(fp_statsview_open(page_path, &view), 0);
 	page->faults[FP_FAULT_READ] = 7;
-	fp_hist_record(&page->fault_latency, 4200);
+	fp_hist_record(&page->kind_latency[FP_FAULT_READ], 4200);
+	fp_hist_record(&page->kind_latency[FP_FAULT_ZERO], 1300);
 	assert_int_equal(view->page.faults[FP_FAULT_READ], 0);
 	assert_int_equal(fp_statsview_look(view), 0);
 	assert_int_equal(view->page.faults[FP_FAULT_READ], 7);
-	assert_int_equal(fp_hist_count(&view->page.fault_latency), 1);
+	assert_int_equal(fp_hist_count(&view->page.fault_latency), 2);
+	assert_int_equal(fp_hist_min(&view->page.fault_latency), 1300);
+	assert_int_equal(fp_hist_max(&view->page.fault_latency), 4200);
 	assert_int_equal(view->page.pid, getpid());
 	assert_int_equal(view->page.ppid, getppid());
 	prctl(PR_GET_NAME, name);
@@ -123,7 +126,7 @@ static int create_past_limit(void)
 	prctl(PR_GET_NAME, name);
 	if (page->pid != getpid() || strcmp(page->command, name) != 0 || access(page_path, F_OK) == 0)
 		return 3;
-	fp_hist_record(&page->fault_latency, 4200);
+	fp_hist_record(&page->fetch_latency, 4200);
 	fp_statspage_close(page);
 	return 0;
 }
@@ -220,6 +223,21 @@ static void who_is_ended_meanwhile_leaves_no_page(void **state)
 	assert_int_equal(remove_all(folder), 1);
 }
 
+static void copy_has_each_count(void **state)
+{
+	struct fp_statspage *page, *copy;
+
+	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
+	assert_int_equal(fp_statspage_create_unseen(&copy), 0);
+	fp_hist_record(&page->fetch_latency, 1000);
+	fp_hist_record(&page->evict_latency, 2000);
+	page->far_end = 7;
+	fp_statspage_copy(copy, page);
+	assert_memory_equal(copy, page, sizeof(*page));
+	fp_statspage_close(copy);
+	fp_statspage_close(page);
+}
+
 static void only_own_files_are_replaced(void **state)
 {
 	struct fp_statspage *page = NULL;
@@ -228,7 +246,7 @@ static void only_own_files_are_replaced(void **state)
 
 	snprintf(target, sizeof(target), "%s/target", folder);
 	assert_int_equal(mkdir(page_path, 0700), 0);
-	assert_int_equal(fp_statspage_create(page_path, false, &page), -EEXIST);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), -EISDIR);
 	rmdir(page_path);
 	assert_int_equal(symlink(target, page_path), 0);
 	assert_int_equal(fp_statspage_create(page_path, false, &page), -EEXIST);
@@ -493,6 +511,7 @@ int main(void)
 	    page_test(creating_again_replaces),
 	    page_test(creating_is_atomic),
 	    page_test(who_is_ended_meanwhile_leaves_no_page),
+	    page_test(copy_has_each_count),
 	    page_test(only_own_files_are_replaced),
 	    page_test(bad_paths_are_refused),
 	    page_test(every_truncation_is_refused),

@@ -31,13 +31,15 @@ struct fp_leaving {
 /* Pages that were captured together. The stage is emptied when the last of them is done. */
 struct fp_batch {
 	struct fp_leaving items[FP_BUDGET_BATCH_MAX];
-	unsigned n;      /* captured pages */
-	unsigned open;   /* pages that are not done yet; 0: the batch is free */
-	unsigned tokens; /* tokens of pages that have left; given back when the stage is emptied */
-	unsigned n_back; /* pages that were put back since the batch was captured */
-	char *stage;     /* FP_BUDGET_BATCH_MAX pages of the far range */
-	char *copies;    /* FP_BUDGET_BATCH_MAX pages of plain memory */
+	unsigned n;         /* captured pages */
+	unsigned open;      /* pages that are not done yet; 0: the batch is free */
+	unsigned tokens;    /* tokens of pages that have left; given back when the stage is emptied */
+	unsigned n_back;    /* pages that were put back since the batch was captured */
+	unsigned n_written; /* pages that are at a node now */
+	char *stage;        /* FP_BUDGET_BATCH_MAX pages of the far range */
+	char *copies;       /* FP_BUDGET_BATCH_MAX pages of plain memory */
 	uint64_t begun_ns;
+	uint64_t sent_ns; /* when the write of its pages to their nodes began */
 };
 
 /* The length of the run of neighbours that starts at pages[0]. */

@@ -199,10 +199,12 @@ static unsigned drop_clean(struct fp_evictor *ev)
 
 static void batch_close(struct fp_far *far, struct fp_batch *b)
 {
+	if (b->n_written)
+		fp_hist_record(&far->stats->writeback_latency, fp_clock_ns() - b->sent_ns);
 	fp_capture_empty_stage(b);
 	fp_budget_leave(&far->budget, b->tokens);
 	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
-	b->n = b->tokens = 0;
+	b->n = b->tokens = b->n_written = 0;
 }
 
 static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
@@ -250,6 +252,7 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 		fp_store_slot_free(far->store, l->old_slot);
 	fp_count(l->io.slot ? &far->stats->evicted_dirty : &far->stats->evicted_zero, 1);
 	fp_count(&far->stats->written_bytes, l->io.slot ? FP_PAGE_SIZE : 0);
+	l->batch->n_written += l->io.slot != 0;
 	if (s.action == FP_ACT_PUT_BACK) {
 		fp_count(&far->stats->faults[FP_FAULT_RESCUED], 1);
 		fp_far_install(far, l->page, 1, l->io.buf, false);
@@ -379,6 +382,7 @@ static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 		l->zero = is_zero(l->io.buf);
 	}
 	b->open++; /* keeps the batch open during this loop */
+	b->sent_ns = fp_clock_ns();
 	write_pages(ev, pages, b->n);
 	if (--b->open == 0)
 		batch_close(ev->far, b);

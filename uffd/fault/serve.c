@@ -3,7 +3,7 @@
  *
  *   message  fp_serve        the word's step says what the kernel's message means
  *   word     begin_missing   the page is ARRIVING, and an arrival stands for it
- *   budget   take_room       a token; without one the arrival starves (fp_serve_starved)
+ *   budget   take_token      a token; without one the arrival starves (fp_serve_starved)
  *   bytes    serve_mapped    zeros, or the slot's own memory: ends here and now
  *            serve_wire      zeros, or a fetch: ends when its answer is reaped (fp_serve_reap)
  *   install  fp_far_install  or the page is lost
@@ -25,12 +25,14 @@
 #define ALONG_MAX     7u    /* at most so many pages are read ahead in the request of a fault */
 #define AHEAD_BATCH   8u    /* how many pages read ahead are installed between two looks for faults */
 #define WAITS         1
+#define TIMED_COPIES  8u /* one copy from mapped memory in so many is timed: timing all costs 2 to 3 % */
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
                           uint64_t now);
 static unsigned take_room(struct fp_server *sv, unsigned n);
+static bool take_token(struct fp_server *sv, struct fp_arrival *a);
 static void serve_mapped(struct fp_server *sv, struct fp_arrival *a);
-static const char *mapped_bytes(struct fp_server *sv, uint64_t slot);
+static void copy_mapped(struct fp_server *sv, struct fp_arrival *a);
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a);
 static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arrival **arrivals, unsigned n);
 static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes);
@@ -76,7 +78,8 @@ static void unprotect(struct fp_server *sv, uint32_t page, uint64_t now)
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_count(&far->stats->faults[r < 0 ? FP_FAULT_DROPPED : FP_FAULT_PROTECT], 1);
-	fp_hist_record(&far->stats->fault_latency, fp_clock_ns() - now);
+	if (r == 0)
+		fp_hist_record(&far->stats->kind_latency[FP_FAULT_PROTECT], fp_clock_ns() - now);
 }
 
 void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
@@ -124,6 +127,7 @@ static struct fp_arrival *new_arrival(struct fp_server *sv, uint32_t page, uint6
 	a->next = NULL;
 	a->page = page;
 	a->zero = zero;
+	a->waited = false;
 	a->writable = !zero && fp_page_expects_write(old);
 	a->io.slot = fp_page_slot(old);
 	a->io.status = 0;
@@ -142,10 +146,9 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 	a->kind = zero ? FP_FAULT_ZERO : f->write ? FP_FAULT_WRITE : FP_FAULT_READ;
 	if (zero && !sv->starved_head && fp_kernel_filled_begin(sv->far, sv->layout, page)) {
 		end_arrival(sv, a);
-	} else if (sv->starved_head || take_room(sv, 1) == 0) {
+	} else if (!take_token(sv, a)) {
 		*sv->starved_tail = a;
 		sv->starved_tail = &a->next;
-		fp_count(&sv->far->stats->waits_for_room, 1);
 	} else if (sv->lane) {
 		serve_wire(sv, a);
 	} else {
@@ -180,6 +183,16 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 		if (!make_room(sv))
 			return 0;
 	return got;
+}
+
+/* A token for the page of a. If none is free, the fault waits: for an eviction now, or later. */
+static bool take_token(struct fp_server *sv, struct fp_arrival *a)
+{
+	if (!sv->starved_head && fp_budget_take(&sv->far->budget, 1))
+		return true;
+	a->waited = true;
+	fp_count(&sv->far->stats->waits_for_room, 1);
+	return !sv->starved_head && take_room(sv, 1);
 }
 
 /*
@@ -257,7 +270,7 @@ void fp_serve_starved(struct fp_server *sv)
 		if (sv->lane)
 			dispatch(sv, sv->lane, &a, 1);
 		else
-			finish(sv, a, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot));
+			copy_mapped(sv, a);
 	}
 	sv->starved_tail = &sv->starved_head;
 }
@@ -313,6 +326,12 @@ struct run {
 	bool writable;
 };
 
+/* When the copy of a's page begins; 0: it is not timed. */
+static uint64_t copy_begins(struct fp_server *sv, const struct fp_arrival *a)
+{
+	return a->zero || sv->n_copies++ % TIMED_COPIES ? 0 : fp_clock_ns();
+}
+
 static void install_run(struct fp_server *sv, struct run *run)
 {
 	if (run->n)
@@ -334,6 +353,13 @@ static void add_to_run(struct fp_server *sv, struct run *run, uint32_t page, con
 	run->n++;
 }
 
+/* Installs one page. */
+static void copy_mapped(struct fp_server *sv, struct fp_arrival *a)
+{
+	a->sent_ns = copy_begins(sv, a);
+	finish(sv, a, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot));
+}
+
 /* Installs the page and its neighbours by one call. */
 static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 {
@@ -342,11 +368,12 @@ static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 	struct fp_stream *stream;
 	unsigned ahead = may_read_ahead(sv, a->page, &stream), n = 0;
 
-	add_to_run(sv, &run, a->page, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot), a->writable);
 	if (ahead) {
 		n = take_ahead(sv, a, take_room(sv, ahead), olds);
 		fp_readahead_fetched(stream, a->page, n);
 	}
+	a->sent_ns = copy_begins(sv, a);
+	add_to_run(sv, &run, a->page, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot), a->writable);
 	for (unsigned i = 0; i < n; i++)
 		if (a->zero)
 			add_to_run(sv, &run, a->page + 1 + i, fp_zeros, a->writable);
@@ -449,7 +476,8 @@ static void fetched(struct fp_server *sv, struct fp_arrival *a)
 		return;
 	}
 	fp_count(&sv->far->stats->fetched_bytes, FP_PAGE_SIZE);
-	fp_hist_record(&sv->far->stats->fetch_latency, fp_clock_ns() - a->sent_ns);
+	if (a->demanded)
+		fp_hist_record(&sv->far->stats->fetch_latency, fp_clock_ns() - a->sent_ns);
 	finish(sv, a, a->io.buf);
 }
 
@@ -504,6 +532,13 @@ static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes
 	end_arrival(sv, a);
 }
 
+static void record(struct fp_statspage *stats, const struct fp_arrival *a, uint64_t now_ns)
+{
+	fp_hist_record(&stats->kind_latency[a->kind], now_ns - a->begun_ns);
+	if (a->waited)
+		fp_hist_record(&stats->waited_latency, now_ns - a->begun_ns);
+}
+
 /* No node can give the page back: hands it over to be reported and poisoned. */
 static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
@@ -511,20 +546,27 @@ static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 		fp_budget_leave(&sv->far->budget, 1);
 	fp_lost_add(sv->far, a->page, a->io.slot, a->io.status);
 	if (a->demanded)
-		fp_hist_record(&sv->far->stats->fault_latency, fp_clock_ns() - a->begun_ns);
+		record(sv->far->stats, a, fp_clock_ns());
 	free_arrival(sv, a);
+}
+
+static void count_fault(struct fp_server *sv, const struct fp_arrival *a)
+{
+	struct fp_statspage *stats = sv->far->stats;
+	uint64_t now_ns = fp_clock_ns();
+
+	fp_count(&stats->faults[a->kind], 1);
+	record(stats, a, now_ns);
+	if (!sv->lane && !a->zero && a->sent_ns) /* over a wire, see fetched */
+		fp_hist_record(&stats->fetch_latency, now_ns - a->sent_ns);
 }
 
 static void end_arrival(struct fp_server *sv, struct fp_arrival *a)
 {
-	struct fp_statspage *stats = sv->far->stats;
-
-	if (a->demanded) {
-		fp_count(&stats->faults[a->kind], 1);
-		fp_hist_record(&stats->fault_latency, fp_clock_ns() - a->begun_ns);
-	} else {
-		fp_count(&stats->prefetched_pages, 1);
-	}
+	if (a->demanded)
+		count_fault(sv, a);
+	else
+		fp_count(&sv->far->stats->prefetched_pages, 1);
 	free_arrival(sv, a);
 }
 

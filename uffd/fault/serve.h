@@ -27,9 +27,10 @@ struct fp_arrival {
 	bool zero; /* true: fill the page with zeros, do not fetch it */
 	bool writable;
 	bool demanded; /* true: a thread waits for it; false: it is read ahead */
+	bool waited;   /* no token was free */
 	enum fp_fault_kind kind;
 	uint64_t begun_ns; /* when the fault's message was read */
-	uint64_t sent_ns;  /* when its fetch was sent */
+	uint64_t sent_ns;  /* when its fetch was sent, or its copy began; 0: the copy is not timed */
 	struct fp_arrival *next;
 };
 
@@ -41,6 +42,7 @@ struct fp_server {
 	struct fp_evictor *evictor;     /* makes room if reclaim falls behind; NULL: over a wire */
 	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
+	unsigned n_copies;           /* pages that faults copied from mapped memory; it may wrap */
 	struct fp_arrival *arrivals; /* an array of n_fetches */
 	struct fp_arrival *free;
 	char *bounce;                    /* n_fetches pages for fetched bytes; NULL: all nodes are mapped */

@@ -339,6 +339,7 @@ void far_unhold(struct far_memory *memory, struct far_hold *hold)
 int far_get_stats(struct far_memory *memory, struct far_stats *stats)
 {
 	const struct fp_statspage *page = fp_agent_stats(memory->agent);
+	fp_autofree struct fp_hist *latency = calloc(1, sizeof(*latency)); /* large for a thread's stack */
 	struct far_stats all = {
 	    .size = stats->size,
 	    .mapped_bytes = atomic_load(&page->mapped_bytes),
@@ -346,8 +347,6 @@ int far_get_stats(struct far_memory *memory, struct far_stats *stats)
 	    .remote_bytes = atomic_load(&page->remote_bytes),
 	    .fetched_bytes = atomic_load(&page->fetched_bytes),
 	    .written_bytes = atomic_load(&page->written_bytes),
-	    .fault_p50_ns = fp_hist_quantile(&page->fault_latency, 0.5),
-	    .fault_p99_ns = fp_hist_quantile(&page->fault_latency, 0.99),
 	    .lost_pages = atomic_load(&page->lost_pages),
 	    .zero_faults = atomic_load(&page->faults[FP_FAULT_ZERO]),
 	    .read_faults = atomic_load(&page->faults[FP_FAULT_READ]),
@@ -360,8 +359,13 @@ int far_get_stats(struct far_memory *memory, struct far_stats *stats)
 
 	if (stats->size < sizeof(stats->size))
 		return -EINVAL;
+	if (!latency)
+		return -ENOMEM;
 	for (unsigned i = 0; i < FP_FAULT_KINDS; i++)
 		all.faults += atomic_load(&page->faults[i]);
+	fp_statspage_sum_kinds(page, latency);
+	all.fault_p50_ns = fp_hist_quantile(latency, 0.5);
+	all.fault_p99_ns = fp_hist_quantile(latency, 0.99);
 	memcpy(stats, &all, FP_MIN(stats->size, sizeof(all)));
 	return 0;
 }
