@@ -16,6 +16,7 @@ static bool worth_another_way(int error)
 	switch (error) {
 	case -EACCES:
 	case -EKEYREJECTED:
+	case -EUSERS:
 	case -ENOMEM:
 	case -EMFILE:
 		return false;
@@ -46,6 +47,7 @@ int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp
                     char *error, size_t error_len)
 {
 	struct fp_session_options session_options = *options;
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
 	struct fp_agent_error wrong;
 	char reason[FP_EXPLAIN_LEN];
 	int r;
@@ -57,10 +59,11 @@ int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp
 		return r;
 	}
 	session_options.rdma = &connect->rdma;
+	session_options.refusal = &refusal;
 	r = try_all(connect, url, &session_options);
 	if (r < 0) {
 		snprintf(error, error_len, "%s",
-		         fp_session_explain(r, &connect->rdma, reason, sizeof(reason)));
+		         fp_session_explain(r, &refusal, &connect->rdma, reason, sizeof(reason)));
 		fp_connect_close(connect);
 	}
 	return r;

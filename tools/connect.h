@@ -20,9 +20,9 @@ struct fp_connect {
  * Opens a session at the node that url names. If the URL says "auto" or has several addresses,
  * tries each transport and address in order, until one answers. An error that would be the same at
  * every address, such as a wrong secret, ends the search. Fills connect->rdma from the settings,
- * and uses it instead of options->rdma. 0: release with fp_connect_close. Otherwise a negative
- * errno and a text in error, and there is nothing to release. Blocks up to options->deadline_ns for
- * each address and transport.
+ * and uses it and a refusal of its own instead of those of options. 0: release with
+ * fp_connect_close. Otherwise a negative errno and a text in error, and there is nothing to
+ * release. Blocks up to options->deadline_ns for each address and transport.
  */
 int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp_session_options *options,
                     char *error, size_t error_len);

@@ -101,7 +101,7 @@ static int ask(const struct node_options *options)
 		    options->url);
 	else if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
-		       fp_session_explain(r, &connect.rdma, reason, sizeof(reason)));
+		       fp_session_explain(r, NULL, &connect.rdma, reason, sizeof(reason)));
 	fp_connect_close(&connect);
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
 }

@@ -14,7 +14,6 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "fdutil.h"
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
@@ -40,7 +39,8 @@ struct fp_control {
 	pthread_mutex_t lock;
 	struct fp_handshake *handshake;
 	uint64_t last_tag;
-	int error;     /* the errno that broke the connection; 0 while it works */
+	int error;                 /* the errno that broke the connection; 0 while it works */
+	struct fp_refusal refusal; /* why the node refused the last call that it refused */
 	bool inherits; /* resumed or adopted: the node may have leases that this side does not know */
 	/* written under lock, read by links */
 	_Atomic(struct fp_lease *) leases[FP_WIRE_MAX_LEASE_ID + 1];
@@ -106,20 +106,6 @@ static void control_drop(struct fp_control *control)
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
-/*
- * Asks the kernel for the process's name: the program may have moved the string to which the C
- * library points.
- */
-static void name_self(char *buf, size_t len)
-{
-	char comm[32];
-	ssize_t n = fp_fd_read_file("/proc/self/comm", comm, sizeof(comm));
-
-	if (n <= 0)
-		comm[0] = '?';
-	snprintf(buf, len, "%.*s[%d]", n > 0 ? (int)n - 1 : 1, comm, (int)getpid());
-}
-
 static uint64_t deadline_of(const struct fp_session_options *options)
 {
 	return options->deadline_ns ? options->deadline_ns : DEFAULT_DEADLINE_NS;
@@ -144,7 +130,7 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	control->opener = getpid();
 	control->url = *url;
 	control->deadline_ns = deadline_of(options);
-	name_self(name, sizeof(name));
+	fp_handshake_name_self(name, sizeof(name));
 	fp_wire_name_set(control->client_name, options->client_name ? options->client_name : name);
 	control->secret = options->secret;
 	control->rdma = options->rdma;
@@ -157,13 +143,14 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
  * session, breaks the connection. Then the node keeps the session until its grace is over, and a
  * later attempt may still resume it.
  */
-static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
+static int check_open(struct fp_control *control, const struct fp_handshake_options *hello)
 {
+	const struct fp_wire_welcome *resumed = hello->session;
 	int r = 0;
 
 	if (resumed && control->welcome.session_id != resumed->session_id)
 		r = -EPROTO;
-	else if (control->welcome.features != control->ops->features)
+	else if (control->welcome.features != hello->features)
 		r = -EOPNOTSUPP;
 	if (r < 0 && resumed) {
 		fp_handshake_abort(control->handshake);
@@ -176,7 +163,7 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
                     const struct fp_session_options *options, struct fp_session **ret_session)
 {
 	FP_CLEANUP(fp_cleanup_control) struct fp_control *control = NULL;
-	struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .features = ops->features};
+	struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .refusal = options->refusal};
 	struct fp_wire_welcome resumed = {0};
 	int r;
 
@@ -189,6 +176,8 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
 		return r;
 	hello.client_name = control->client_name;
 	hello.secret = control->secret;
+	/* an operator's session leases nothing, so it needs nothing of the transport */
+	hello.features = options->is_operator ? FP_WIRE_FEATURE_OPERATOR : ops->features;
 	control->inherits = options->resume;
 	if (options->resume) {
 		hello.purpose = FP_WIRE_RESUME;
@@ -199,7 +188,7 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
 	r = fp_handshake_open(url, &hello, fp_control_open_by_ns(options), &control->handshake,
 	                      &control->welcome);
 	if (r == 0)
-		r = check_open(control, hello.session);
+		r = check_open(control, &hello);
 	if (r < 0)
 		return r;
 	*ret_session = &fp_take_ptr(control)->base;
@@ -235,8 +224,18 @@ int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_h
 	                                     .secret = control->secret,
 	                                     .session = &control->welcome};
 
-	return fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_handshake,
-	                         ret_welcome);
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
+	int r;
+
+	hello.refusal = &refusal;
+	r = fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_handshake,
+	                      ret_welcome);
+	if (r < 0) {
+		pthread_mutex_lock(&control->lock);
+		control->refusal = refusal;
+		pthread_mutex_unlock(&control->lock);
+	}
+	return r;
 }
 
 uint64_t fp_control_deadline_ns(const struct fp_session *session)
@@ -335,8 +334,10 @@ static int ask(struct fp_control *control, const struct question *question, size
 		r = fp_handshake_check(control->handshake);
 	if (r == 0)
 		r = exchange(control, question, ret_len, ret_payload);
-	if (r > 0)
+	if (r > 0) {
+		fp_handshake_refusal(*ret_payload, *ret_len, &control->refusal);
 		return fp_wire_status_to_errno(r);
+	}
 	if (r < 0 && r != -ETIMEDOUT)
 		control->error = r;
 	return r;
@@ -638,9 +639,19 @@ int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 		return r;
 	if (fp_wire_info_decode(payload, len, &info) < 0)
 		return out_of_step(control);
-	*ret_info =
-	    (struct fp_node_info){.capacity_bytes = info.capacity_bytes, .free_bytes = info.free_bytes};
+	*ret_info = (struct fp_node_info){.capacity_bytes = info.capacity_bytes,
+	                                  .free_bytes = info.free_bytes,
+	                                  .quota_bytes = info.quota_bytes ? info.quota_bytes : UINT64_MAX,
+	                                  .charged_bytes = info.charged_bytes};
+	fp_refusal_from_wire(&info.refusal, &ret_info->refusal);
 	return 0;
+}
+
+void fp_control_refusal(struct fp_session *session, struct fp_refusal *ret_refusal)
+{
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
+
+	*ret_refusal = control->refusal;
 }
 
 int fp_control_status(struct fp_session *session, char **ret_json)

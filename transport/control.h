@@ -46,6 +46,7 @@ void fp_control_close(struct fp_session *session);
 int fp_control_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease);
 int fp_control_release(struct fp_session *session, uint32_t lease_id);
 int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info);
+void fp_control_refusal(struct fp_session *session, struct fp_refusal *ret_refusal);
 int fp_control_status(struct fp_session *session, char **ret_json);
 int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info);
 int fp_control_undrain(struct fp_session *session);
@@ -59,9 +60,10 @@ void fp_control_abandon(struct fp_session *session);
 
 #define FP_CONTROL_OPERATIONS                                                                                \
 	.session_close = fp_control_close, .lease = fp_control_lease, .release = fp_control_release,         \
-	.info = fp_control_info, .status = fp_control_status, .drain = fp_control_drain,                     \
-	.undrain = fp_control_undrain, .ping = fp_control_ping, .identity = fp_control_identity,             \
-	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon
+	.info = fp_control_info, .refusal = fp_control_refusal, .status = fp_control_status,                 \
+	.drain = fp_control_drain, .undrain = fp_control_undrain, .ping = fp_control_ping,                   \
+	.identity = fp_control_identity, .attach = fp_control_attach, .adopt = fp_control_adopt,             \
+	.abandon = fp_control_abandon
 
 /*
  * Opens a LINK connection of this session to the session's URL. 0, *ret_handshake and *ret_welcome.

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "auth.h"
 #include "clock.h"
@@ -363,18 +364,45 @@ int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
 	return 0;
 }
 
-/* Receives the one answer that the handshake allows next. Returns the length of its payload. */
+void fp_handshake_refusal(const void *payload, size_t len, struct fp_refusal *ret_refusal)
+{
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
+	struct fp_wire_refusal wire;
+
+	if (fp_wire_refusal_decode(payload, len, &wire) == 0)
+		fp_refusal_from_wire(&wire, &refusal);
+	*ret_refusal = refusal;
+}
+
+/* Receives the one answer that the handshake allows next. Returns the length of its payload.
+ * refusal may be NULL. */
 static int expect(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t deadline_ns,
-                  const void **ret_payload)
+                  const void **ret_payload, struct fp_refusal *refusal)
 {
 	struct fp_wire_header header;
 	int r = fp_handshake_receive(handshake, deadline_ns, &header, ret_payload);
 
 	if (r < 0)
 		return r;
+	if (header.type == FP_WIRE_ERROR && refusal)
+		fp_handshake_refusal(*ret_payload, header.length, refusal);
 	if (header.type == FP_WIRE_ERROR)
 		return fp_wire_status_to_errno(header.status);
 	return header.type == type ? (int)header.length : -EPROTO;
+}
+
+/*
+ * Asks the kernel for the process's name: the program may have moved the string to which the C
+ * library points.
+ */
+void fp_handshake_name_self(char *buf, size_t len)
+{
+	char comm[32];
+	ssize_t n = fp_fd_read_file("/proc/self/comm", comm, sizeof(comm));
+
+	if (n <= 0)
+		comm[0] = '?';
+	snprintf(buf, len, "%.*s[%d]", n > 0 ? (int)n - 1 : 1, comm, (int)getpid());
 }
 
 static int send_hello(struct fp_handshake *handshake, const struct fp_handshake_options *options,
@@ -429,14 +457,14 @@ static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake
 	int r;
 
 	if ((r = send_hello(handshake, options, deadline_ns, &hello)) < 0 ||
-	    (r = expect(handshake, FP_WIRE_CHALLENGE, deadline_ns, &payload)) < 0 ||
+	    (r = expect(handshake, FP_WIRE_CHALLENGE, deadline_ns, &payload, options->refusal)) < 0 ||
 	    (r = fp_wire_challenge_decode(payload, (size_t)r, &challenge)) < 0)
 		return r;
 	if (challenge.version < hello.min_version || challenge.version > hello.max_version)
 		return -EPROTONOSUPPORT;
 	if ((r = fp_auth_prove_client(options->secret, &hello, &challenge, auth.proof)) < 0 ||
 	    (r = fp_handshake_send(handshake, FP_WIRE_AUTH, 0, &auth, sizeof(auth), deadline_ns)) < 0 ||
-	    (r = expect(handshake, FP_WIRE_WELCOME, deadline_ns, &payload)) < 0 ||
+	    (r = expect(handshake, FP_WIRE_WELCOME, deadline_ns, &payload, options->refusal)) < 0 ||
 	    (r = fp_wire_welcome_decode(payload, (size_t)r, &welcome)) < 0 ||
 	    (r = check_welcome(options->secret, &hello, &challenge, &welcome)) < 0)
 		return r;

@@ -22,6 +22,7 @@ struct fp_handshake_options {
 	const char *client_name;
 	const char *secret;                    /* NULL: none */
 	const struct fp_wire_welcome *session; /* LINK, RESUME: the session to join or to resume */
+	struct fp_refusal *refusal;            /* NULL, or where the node's reason goes if it refuses */
 };
 
 /*
@@ -41,6 +42,9 @@ FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
  */
 void fp_handshake_abort(struct fp_handshake *handshake);
 
+/* Writes the name that a process has at a node unless it chooses another: "redis[42]". */
+void fp_handshake_name_self(char *buf, size_t len);
+
 /*
  * Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: the
  * next call first sends the bytes that are left. Any other error means that the connection is dead.
@@ -55,6 +59,9 @@ int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, ui
  */
 int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
                          struct fp_wire_header *ret_header, const void **ret_payload);
+
+/* Why a node refused, from the payload of an ERROR. cause NONE: the ERROR does not say. */
+void fp_handshake_refusal(const void *payload, size_t len, struct fp_refusal *ret_refusal);
 
 /* Takes the descriptor that came with the last frame: the caller owns it now. -1 if none came. */
 int fp_handshake_take_memfd(struct fp_handshake *handshake);

@@ -37,9 +37,9 @@ static int look_up(const char *host, struct fp_addresses *ret_addresses)
 	case EAI_MEMORY:
 		return -ENOMEM;
 	case EAI_SYSTEM:
-		return errno ? -errno : -EHOSTUNREACH;
+		return errno ? -errno : -ENXIO;
 	default:
-		return -EHOSTUNREACH;
+		return -ENXIO;
 	}
 	for (const struct addrinfo *a = list; a && found.n < FP_ADDRESSES_MAX; a = a->ai_next) {
 		if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
@@ -49,7 +49,7 @@ static int look_up(const char *host, struct fp_addresses *ret_addresses)
 	}
 	freeaddrinfo(list);
 	if (!found.n)
-		return -EHOSTUNREACH;
+		return -ENXIO;
 	*ret_addresses = found;
 	return 0;
 }

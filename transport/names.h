@@ -24,8 +24,8 @@ struct fp_addresses {
 
 /*
  * The addresses of a host, with the port set in each. If none are kept it looks the host up, which
- * blocks as long as the resolver likes. 0 and *ret_addresses; -EHOSTUNREACH, -ENOMEM, or the
- * system's error.
+ * blocks as long as the resolver likes. 0 and *ret_addresses; -ENXIO (the name has no address, or
+ * nobody answers), -ENOMEM, or the system's error.
  */
 int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses);
 /* To be called after the addresses were tried: says whether one of them answered. */

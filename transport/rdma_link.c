@@ -78,7 +78,7 @@ struct slot {
 	enum fp_verbs_op op;
 	void *copy_to;  /* READ through the bounce page: the buffer to copy to; else NULL */
 	uint8_t *local; /* the bytes that the device reads or writes */
-	uint64_t mark;  /* READ of at least 8 bytes: the last 8 hold this value until it is done */
+	uint64_t mark;  /* READ of at least 8 bytes: the last 8 hold this value until the READ is done */
 	uint32_t len_bytes;
 };
 TAILQ_HEAD(slot_list, slot);

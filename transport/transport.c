@@ -33,21 +33,47 @@ int fp_protocol_parse(const char *text, enum fp_protocol *ret_protocol)
 int fp_session_open(const struct fp_url *url, const struct fp_session_options *options,
                     struct fp_session **ret_session)
 {
+	if (options->refusal)
+		*options->refusal = (struct fp_refusal){.cause = FP_REFUSAL_NONE};
 	return url->transport->session_open(url, options, ret_session);
 }
 
-const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len)
+/* NULL: strerror says it all. */
+static const char *explain_connection(int error)
 {
 	switch (error) {
 	case -ECONNREFUSED:
 	case -ENOENT:
 		return "nothing listens there: is farpaged running, and is the address right?";
+	case -ENXIO:
+		return "the name of the host cannot be resolved: check its spelling, /etc/hosts and DNS "
+		       "(getent ahosts HOST)";
 	case -ETIMEDOUT:
 		return "no answer within the deadline";
+	case -ECONNRESET:
+		return "the node closed the connection: its log says why";
 	case -EPROTO:
 		return "what answers there is no memory node";
 	case -EPROTONOSUPPORT:
-		return "no protocol version (or transport) in common: update the older side";
+		return "the node speaks another version of the protocol: update the older side";
+	case -EINVAL:
+		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
+	case -ENAMETOOLONG:
+		return "too long for a node URL: the path of a UNIX socket, and a host, may have 107 bytes";
+	case -ENOTUNIQ:
+		return "this node is named twice: name each node once, all addresses of it in one URL "
+		       "(tcp://A,B)";
+	case -E2BIG:
+		return "too many addresses: a node URL may have 8, and there may be 16 nodes";
+	default:
+		return NULL;
+	}
+}
+
+/* Where the node said which limit it is, fp_refusal_explain says more. */
+static const char *explain_refused(int error)
+{
+	switch (error) {
 	case -EACCES:
 		return "the node refused the secret: give the one of its auth section with --secret-file";
 	case -EKEYREJECTED:
@@ -55,6 +81,33 @@ const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, ch
 	case -EPERM:
 		return "this user may not connect to it: a private node serves one user, others whom their "
 		       "socket's group admits";
+	case -EUSERS:
+		return "the node has as many sessions, connections or leases as it allows: see limits: in "
+		       "its "
+		       "configuration";
+	case -ENOSPC:
+		return "the node has no memory to lend: farpage node status says where it went";
+	case -EDQUOT:
+		return "the client's quota at the node is used up: raise it in the node's configuration";
+	case -ESTALE:
+		return "the node does not know the session any more: its leases are gone";
+	default:
+		return NULL;
+	}
+}
+
+const char *fp_session_explain(int error, const struct fp_refusal *refusal,
+                               const struct fp_rdma_options *rdma, char *buf, size_t len)
+{
+	const char *text = explain_connection(error);
+
+	if (refusal && refusal->cause != FP_REFUSAL_NONE)
+		return fp_refusal_explain(refusal, buf, len);
+	if (!text)
+		text = explain_refused(error);
+	if (text)
+		return text;
+	switch (error) {
 	case -ELIBACC:
 		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
 		       "ibverbs-providers and librdmacm1 (rdma-core)";
@@ -64,8 +117,6 @@ const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, ch
 		       "and an RDMA device with that address, for rdma+tcp an rdma: section";
 	case -ENODEV:
 		return fp_rdma_explain_device(rdma, buf, len);
-	case -EINVAL:
-		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
 	default:
 		return fp_strerror(error, buf, len);
 	}
@@ -90,6 +141,25 @@ int fp_session_release(struct fp_session *session, uint32_t lease_id)
 int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info)
 {
 	return session->transport->info(session, ret_info);
+}
+
+bool fp_session_is_refusal(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT || error == -EUSERS || error == -EPERM;
+}
+
+uint64_t fp_node_info_room(const struct fp_node_info *info)
+{
+	uint64_t quota_left = info->quota_bytes - FP_MIN(info->charged_bytes, info->quota_bytes);
+
+	return info->refusal.cause == FP_REFUSAL_NONE ? FP_MIN(info->free_bytes, quota_left) : 0;
+}
+
+void fp_session_refusal(struct fp_session *session, struct fp_refusal *ret_refusal)
+{
+	*ret_refusal = (struct fp_refusal){.cause = FP_REFUSAL_NONE};
+	if (session->transport->refusal)
+		session->transport->refusal(session, ret_refusal);
 }
 
 int fp_session_status(struct fp_session *session, char **ret_json)

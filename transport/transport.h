@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "refusal.h"
+
 #define FP_IO_MAX_SEGS   64          /* segments of one request */
 #define FP_SEG_MAX_BYTES (64u << 10) /* bytes of one segment */
 
@@ -42,8 +44,8 @@ struct fp_url {
 struct fp_url_set {
 	unsigned n_addresses; /* that the URL names */
 	/*
-	 * How many transports the URL allows. For auto: those that this build has, best first. For
-	 * others: 1.
+	 * How many transports the URL allows: for auto, as many as this build has; for any other
+	 * URL, one. In urls the best transport comes first.
 	 */
 	unsigned n_transports;
 	struct fp_url urls[FP_URL_MAX_TRANSPORTS][FP_URL_MAX_ADDRESSES];
@@ -76,6 +78,17 @@ struct fp_session_options {
 	const struct fp_session_identity *resume; /* NULL: a new session; else the session to resume */
 	enum fp_protocol protocol;                /* of the session's links */
 	const struct fp_rdma_options *rdma; /* not copied: must outlive the session; NULL: the defaults */
+	/*
+	 * A session of those who look after the node: info, status, drain, undrain and ping alone,
+	 * no lease and no link. max_sessions does not keep it out. The client needs the right
+	 * status or admin.
+	 */
+	bool is_operator;
+	/*
+	 * NULL, or where fp_session_open writes why the node refused the session. It does so only
+	 * if it fails because the node refused, and the node said why.
+	 */
+	struct fp_refusal *refusal;
 };
 
 /*
@@ -101,8 +114,11 @@ struct fp_lease {
 };
 
 struct fp_node_info {
-	uint64_t capacity_bytes; /* all pools */
-	uint64_t free_bytes;
+	uint64_t capacity_bytes;   /* of all pools that this session can lease from */
+	uint64_t free_bytes;       /* of them, at most what the node's host can give now */
+	uint64_t quota_bytes;      /* of this client, in all its sessions; UINT64_MAX: none */
+	uint64_t charged_bytes;    /* of that quota, in use now */
+	struct fp_refusal refusal; /* what would refuse even the smallest lease now; cause NONE: nothing */
 };
 
 /* The leases that a draining node still has. */
@@ -158,6 +174,7 @@ struct fp_transport {
 	int (*lease)(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease);
 	int (*release)(struct fp_session *session, uint32_t lease_id);
 	int (*info)(struct fp_session *session, struct fp_node_info *ret_info);
+	void (*refusal)(struct fp_session *session, struct fp_refusal *ret_refusal); /* NULL: never known */
 	int (*status)(struct fp_session *session, char **ret_json);
 	int (*drain)(struct fp_session *session, struct fp_drain_info *ret_info);
 	int (*undrain)(struct fp_session *session);
@@ -202,8 +219,8 @@ extern const struct fp_transport fp_transport_shm, fp_transport_tcp, fp_transpor
 /*
  * Parses a URL that names one way: "shm:PATH", "tcp://HOST[:PORT]", "rdma://HOST[:PORT]" or
  * "rdma+tcp://HOST[:PORT]". The last connects queue pairs without rdma_cm. IPv6 hosts stand in
- * brackets. 0 and *ret_url; -EINVAL (not a URL of ours, or it names several ways), -EPROTONOSUPPORT
- * (this build lacks the scheme), -ENAMETOOLONG.
+ * brackets. Returns 0 and sets *ret_url; or -EINVAL (not a URL of ours, or it names several ways),
+ * -ENAMETOOLONG (the path, or the host).
  */
 int fp_url_parse(const char *text, struct fp_url *ret_url);
 
@@ -217,30 +234,47 @@ int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
 
 /*
  * Connects, shakes hands (version, authentication) and opens a session. Blocks up to
- * options->connect_ns. 0 and *ret_session; -ECONNREFUSED, -ENOENT, -EHOSTUNREACH, -ETIMEDOUT,
- * -EPROTO (the peer does not speak our protocol), -EPROTONOSUPPORT (no common version), -EACCES
- * (wrong or missing secret), -EKEYREJECTED (the node could not prove that it knows the secret).
+ * options->connect_ns. 0 and *ret_session; -ECONNREFUSED, -ENOENT, -EHOSTUNREACH, -ENXIO (the name
+ * of the host has no address), -ETIMEDOUT, -EPROTO (the peer does not speak our protocol),
+ * -EPROTONOSUPPORT (no common version), -EACCES (wrong or missing secret), -EKEYREJECTED (the node
+ * could not prove that it knows the secret), -EUSERS (a limit of the node, see options->refusal).
  * Close it with fp_session_close, after its links.
  */
 int fp_session_open(const struct fp_url *url, const struct fp_session_options *options,
                     struct fp_session **ret_session);
 #define FP_EXPLAIN_LEN 512
 /*
- * Explains an error of fp_session_open to a person, and says what to do. rdma: as in the session's
- * options. Returns buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
+ * Explains an error of fp_session_open, or of a control call, to a person, and says what to do.
+ * refusal: what the node said, NULL if it was not asked for. rdma: as in the session's options.
+ * Returns buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
  */
-const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len);
+const char *fp_session_explain(int error, const struct fp_refusal *refusal,
+                               const struct fp_rdma_options *rdma, char *buf, size_t len);
 
 void fp_session_close(struct fp_session *session);
 
-/* Asks for size_bytes (a multiple of 4 KiB), zeroed. -ENOSPC: pools are full; -EDQUOT: over the
- * quota. */
+/* Asks for size_bytes (a multiple of 4 KiB), zeroed. -ENOSPC: pools are full, or the node is
+ * drained; -EDQUOT: over the quota; -EUSERS: too many leases; -EPERM. fp_session_refusal says
+ * more. */
 int fp_session_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease);
+
+/* True for the errors of fp_session_lease with which a node says no. */
+bool fp_session_is_refusal(int error);
 
 /* Gives a lease back. No io may be outstanding on it. */
 int fp_session_release(struct fp_session *session, uint32_t lease_id);
 
+/* Asks for the room that the node has for this client. */
 int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info);
+/* How much this client may still lease at the node, in bytes. */
+uint64_t fp_node_info_room(const struct fp_node_info *info);
+
+/*
+ * Why the node refused the last call of this session that it refused: call it after a call has
+ * failed with -ENOSPC, -EDQUOT, -EUSERS or -EPERM. cause NONE: it refused none, or did not say why.
+ * Any thread; does not ask the node.
+ */
+void fp_session_refusal(struct fp_session *session, struct fp_refusal *ret_refusal);
 
 #define FP_PING_MAX_BYTES 4096u
 

@@ -152,7 +152,7 @@ static int parse_auto(const char *text, struct fp_url_set *set)
 			fill_row(set, set->urls[set->n_transports++], transport,
 			         port ? port + automatic[i].port_offset : 0);
 	}
-	return set->n_transports ? 0 : -EPROTONOSUPPORT;
+	return set->n_transports ? 0 : -EINVAL;
 }
 
 static int parse_given(const char *text, const struct fp_transport *transport, struct fp_url_set *set)
@@ -189,7 +189,7 @@ int fp_url_parse_set(const char *text, struct fp_url_set *ret_set)
 	else if ((size_t)(colon - text) == strlen("auto") && !memcmp(text, "auto", strlen("auto")))
 		r = parse_auto(colon + 1, &set);
 	else
-		r = -EPROTONOSUPPORT;
+		r = -EINVAL;
 	if (r < 0)
 		return r;
 	if (set.n_addresses == 1 && transport) {
@@ -210,7 +210,7 @@ int fp_url_parse(const char *text, struct fp_url *ret_url)
 	if (r < 0)
 		return r == -E2BIG ? -EINVAL : r;
 	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
-		return -EINVAL; /* auto never names a single way, even if this build has one transport */
+		return -EINVAL; /* auto names no single transport, even if this build has only one */
 	*ret_url = set.urls[0][0];
 	return 0;
 }

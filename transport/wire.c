@@ -16,7 +16,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 static const struct {
 	uint32_t min, max;
 } lengths[] = {
-    [FP_WIRE_ERROR] = {0, 0},
+    [FP_WIRE_ERROR] = {0, sizeof(struct fp_wire_refusal)},
     [FP_WIRE_HELLO] = {sizeof(struct fp_wire_hello), sizeof(struct fp_wire_hello)},
     [FP_WIRE_CHALLENGE] = {sizeof(struct fp_wire_challenge), sizeof(struct fp_wire_challenge)},
     [FP_WIRE_AUTH] = {sizeof(struct fp_wire_auth), sizeof(struct fp_wire_auth)},
@@ -65,12 +65,23 @@ static bool all_zero(const void *bytes, size_t len)
 	return len == 0;
 }
 
+/* An ERROR has a whole refusal or none. */
+static bool length_valid(uint8_t type, uint32_t length)
+{
+	return length >= lengths[type].min && length <= lengths[type].max &&
+	       (type != FP_WIRE_ERROR || length == lengths[type].min || length == lengths[type].max);
+}
+
 /* The rules for a well-formed message of each kind. */
 static bool header_valid(const struct fp_wire_header *m)
 {
-	return m->flags == 0 && type_known(m->type) && m->length >= lengths[m->type].min &&
-	       m->length <= lengths[m->type].max && (m->status > 0) == (m->type == FP_WIRE_ERROR) &&
-	       m->status >= 0;
+	return m->flags == 0 && type_known(m->type) && length_valid(m->type, m->length) &&
+	       (m->status > 0) == (m->type == FP_WIRE_ERROR) && m->status >= 0;
+}
+
+static bool refusal_valid(const struct fp_wire_refusal *m)
+{
+	return (m->flags & ~(FP_WIRE_REFUSAL_SHARE | FP_WIRE_REFUSAL_FILES)) == 0 && m->reserved == 0;
 }
 
 static bool name_char_valid(char c)
@@ -157,7 +168,7 @@ static bool adopted_valid(const struct fp_wire_adopted *m)
 
 static bool info_valid(const struct fp_wire_info *m)
 {
-	return m->free_bytes <= m->capacity_bytes;
+	return m->free_bytes <= m->capacity_bytes && refusal_valid(&m->refusal);
 }
 
 static bool drained_valid(const struct fp_wire_drained *m)
@@ -236,7 +247,7 @@ void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, u
 {
 	struct fp_wire_header m = {
 	    .magic = FP_WIRE_MAGIC,
-	    .version = FP_WIRE_VERSION,
+	    .version = FP_WIRE_HEADER,
 	    .type = (uint8_t)type,
 	    .length = (uint32_t)length,
 	    .status = status,
@@ -254,7 +265,7 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret)
 	memcpy(&m, bytes, sizeof(m));
 	if (m.magic != FP_WIRE_MAGIC)
 		return -EPROTO;
-	if (m.version != FP_WIRE_VERSION)
+	if (m.version != FP_WIRE_HEADER)
 		return -EPROTONOSUPPORT;
 	if (!header_valid(&m))
 		return -EPROTO;
@@ -341,7 +352,8 @@ void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text)
 		name[i] = name_char_valid(text[i]) ? text[i] : '_';
 }
 
-/* If several statuses share an errno, a node sends the first for it. */
+/* If several statuses share an errno, a node sends the first for it. If a status has several, a
+ * client gets the first for it. */
 static const struct {
 	enum fp_wire_status status;
 	int error;
@@ -354,6 +366,7 @@ static const struct {
     {FP_WIRE_OVER_QUOTA, -EDQUOT},
     /* To a client this means the same as full: it asks another node. */
     {FP_WIRE_DRAINING, -ENOSPC},
+    {FP_WIRE_DRAINING, -ESHUTDOWN},
     {FP_WIRE_BUSY, -EUSERS},
     {FP_WIRE_BAD_VALUE, -EINVAL},
     {FP_WIRE_NOT_PERMITTED, -EPERM},

@@ -1,5 +1,5 @@
 /*
- * The wire protocol, version 1: every byte that a client and a node exchange. doc/protocol.md
+ * The wire protocol, version 2: every byte that a client and a node exchange. doc/protocol.md
  * explains it. Room: transport; the daemon uses it too. Pure: bytes in, validated structs out; no
  * file descriptor, clock, thread or memory of its own. A decode function here validates a peer's
  * bytes before anything uses them. Only the receiver knows whether a lease exists and is long
@@ -20,7 +20,8 @@
 #include <stdint.h>
 
 #define FP_WIRE_MAGIC        0x50524146u /* "FARP" in the order of the wire */
-#define FP_WIRE_VERSION      1           /* the only version so far */
+#define FP_WIRE_HEADER       1           /* the version of the header's layout, which never changes */
+#define FP_WIRE_VERSION      2           /* of the messages: the only one that this build speaks */
 #define FP_WIRE_DEFAULT_PORT 7460
 #define FP_WIRE_RDMA_PORT    7461 /* not 7460: soft iWARP takes its port from the kernel's TCP ports */
 
@@ -109,6 +110,7 @@ enum fp_wire_purpose {
 #define FP_WIRE_FEATURE_MEMFD    (1u << 0) /* LEASED carries the lease's memfd; UNIX sockets only */
 #define FP_WIRE_FEATURE_KEYS     (1u << 1) /* LEASED carries address and key: one-sided READ and WRITE */
 #define FP_WIRE_FEATURE_CM       (1u << 2) /* with KEYS: rdma_cm connects its queue pairs */
+#define FP_WIRE_FEATURE_OPERATOR (1u << 3) /* the session looks after the node, and leases nothing */
 #define FP_WIRE_CHALLENGE_AUTH   (1u << 0) /* the node wants a proof and will give one */
 #define FP_WIRE_LEASED_MEMFD     (1u << 0) /* SCM_RIGHTS came with this frame's first byte */
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
@@ -120,13 +122,28 @@ enum fp_wire_purpose {
  */
 struct fp_wire_header {
 	uint32_t magic;
-	uint8_t version;
+	uint8_t version; /* FP_WIRE_HEADER */
 	uint8_t type;    /* enum fp_wire_type */
-	uint16_t flags;  /* 0 in version 1 */
+	uint16_t flags;  /* 0 */
 	uint32_t length; /* bytes of payload that follow */
 	int32_t status;  /* enum fp_wire_status: non-zero in ERROR, 0 in all others */
 	uint64_t tag;    /* chosen by the requester, repeated in the answer */
 };
+
+/*
+ * Which limit a refused request met. It is the payload of an ERROR whose status does not say all,
+ * and a part of INFO_REPLY. refusal.h has its words.
+ */
+struct fp_wire_refusal {
+	uint16_t cause; /* enum fp_refusal_cause; a receiver takes one that it does not know for NONE */
+	uint16_t flags;
+	uint32_t reserved;
+	uint64_t limit; /* bytes or a number, see enum fp_refusal_cause */
+	uint64_t used;  /* of it */
+};
+
+#define FP_WIRE_REFUSAL_SHARE (1u << 0) /* the limit is one client's share of what the node allows */
+#define FP_WIRE_REFUSAL_FILES (1u << 1) /* the node's limit of open files sets it */
 
 struct fp_wire_hello {
 	uint8_t min_version;
@@ -208,8 +225,11 @@ struct fp_wire_adopted {
 struct fp_wire_info {
 	uint64_t capacity_bytes; /* size of all pools from which this session can lease */
 	uint64_t free_bytes;
-	uint64_t leased_bytes; /* to this session */
-	uint64_t quota_bytes;  /* quota of its client, for all sessions of that client; 0: none */
+	uint64_t leased_bytes;  /* to this session */
+	uint64_t quota_bytes;   /* quota of its client, for all sessions of that client; 0: none */
+	uint64_t charged_bytes; /* to its client, for all sessions of that client */
+	/* The refusal that a LEASE of the smallest size would get now; cause NONE: none. */
+	struct fp_wire_refusal refusal;
 };
 
 struct fp_wire_drained {
@@ -227,7 +247,7 @@ struct fp_wire_qp {
 	uint32_t psn; /* 24 bits */
 	uint16_t lid;
 	uint8_t mtu;     /* enum ibv_mtu: 1 (256 bytes) to 5 (4096) */
-	uint8_t n_reads; /* READs that this end answers at once; 0: none */
+	uint8_t n_reads; /* how many READs this end can answer at the same time */
 	uint32_t reserved;
 	uint8_t gid[16];
 };
@@ -290,6 +310,9 @@ static_assert(offsetof(struct fp_wire_header, flags) == 6, "header.flags");
 static_assert(offsetof(struct fp_wire_header, length) == 8, "header.length");
 static_assert(offsetof(struct fp_wire_header, status) == 12, "header.status");
 static_assert(offsetof(struct fp_wire_header, tag) == 16, "header.tag");
+static_assert(sizeof(struct fp_wire_refusal) == 24, "refusal");
+static_assert(offsetof(struct fp_wire_refusal, flags) == 2, "refusal.flags");
+static_assert(offsetof(struct fp_wire_refusal, limit) == 8, "refusal.limit");
 static_assert(sizeof(struct fp_wire_hello) == 128, "hello");
 static_assert(offsetof(struct fp_wire_hello, features) == 4, "hello.features");
 static_assert(offsetof(struct fp_wire_hello, session_id) == 8, "hello.session_id");
@@ -321,7 +344,9 @@ static_assert(sizeof(struct fp_wire_release) == 8, "release");
 static_assert(sizeof(struct fp_wire_adopt) == 24, "adopt");
 static_assert(offsetof(struct fp_wire_adopt, token) == 8, "adopt.token");
 static_assert(sizeof(struct fp_wire_adopted) == 8, "adopted");
-static_assert(sizeof(struct fp_wire_info) == 32, "info");
+static_assert(sizeof(struct fp_wire_info) == 64, "info");
+static_assert(offsetof(struct fp_wire_info, charged_bytes) == 32, "info.charged_bytes");
+static_assert(offsetof(struct fp_wire_info, refusal) == 40, "info.refusal");
 static_assert(sizeof(struct fp_wire_drained) == 16, "drained");
 static_assert(offsetof(struct fp_wire_drained, sessions) == 8, "drained.sessions");
 static_assert(sizeof(struct fp_wire_qp) == 32, "qp");
@@ -364,6 +389,7 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 	X(release)                                                                                           \
 	X(info)                                                                                              \
 	X(drained)                                                                                           \
+	X(refusal)                                                                                           \
 	X(attach)                                                                                            \
 	X(adopt)                                                                                             \
 	X(adopted)                                                                                           \

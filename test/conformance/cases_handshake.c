@@ -110,7 +110,8 @@ static int connect_raw(struct rig *rig)
 
 static void client_of_another_version(void **state)
 {
-	struct fp_wire_hello hello = {.min_version = 2, .max_version = 9, .purpose = FP_WIRE_CONTROL};
+	struct fp_wire_hello hello = {
+	    .min_version = FP_WIRE_VERSION + 1, .max_version = 9, .purpose = FP_WIRE_CONTROL};
 	uint8_t bytes[FP_WIRE_HEADER_BYTES + sizeof(hello)];
 	struct fp_wire_header header;
 	fp_autoclose int fd = -1;
@@ -154,7 +155,7 @@ static void serve_later_version(int fd)
 
 static void serve_unasked_version(int fd)
 {
-	struct fp_wire_challenge challenge = {.version = 2};
+	struct fp_wire_challenge challenge = {.version = FP_WIRE_VERSION + 1};
 	uint8_t bytes[FP_WIRE_HEADER_BYTES + sizeof(challenge)];
 
 	fp_wire_header_encode(FP_WIRE_CHALLENGE, FP_WIRE_OK, 0, sizeof(challenge), bytes);

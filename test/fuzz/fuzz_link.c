@@ -54,8 +54,8 @@ static void send_frame(int fd, enum fp_wire_type type, uint64_t tag, const void 
 
 static void *shake_hands(void *arg)
 {
-	const struct fp_wire_challenge challenge = {.version = 1};
-	const struct fp_wire_welcome welcome = {.version = 1,
+	const struct fp_wire_challenge challenge = {.version = FP_WIRE_VERSION};
+	const struct fp_wire_welcome welcome = {.version = FP_WIRE_VERSION,
 	                                        .session_id = 1,
 	                                        .max_payload = FP_WIRE_MAX_PAYLOAD,
 	                                        .max_outstanding = MAX_OUTSTANDING};

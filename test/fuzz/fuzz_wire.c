@@ -37,6 +37,7 @@ ROUND_TRIP(leased)
 ROUND_TRIP(release)
 ROUND_TRIP(info)
 ROUND_TRIP(drained)
+ROUND_TRIP(refusal)
 ROUND_TRIP(attach)
 ROUND_TRIP(adopt)
 ROUND_TRIP(adopted)
@@ -45,13 +46,14 @@ ROUND_TRIP(cm)
 ROUND_TRIP(cm_reply)
 
 static int (*const payloads[])(const uint8_t *bytes, size_t len) = {
-    [FP_WIRE_HELLO] = round_trip_hello,     [FP_WIRE_CHALLENGE] = round_trip_challenge,
-    [FP_WIRE_WELCOME] = round_trip_welcome, [FP_WIRE_LEASE] = round_trip_lease,
-    [FP_WIRE_LEASED] = round_trip_leased,   [FP_WIRE_RELEASE] = round_trip_release,
-    [FP_WIRE_INFO_REPLY] = round_trip_info, [FP_WIRE_DRAINED] = round_trip_drained,
-    [FP_WIRE_ATTACH] = round_trip_attach,   [FP_WIRE_ATTACHED] = round_trip_leased,
-    [FP_WIRE_QP] = round_trip_qp,           [FP_WIRE_QP_REPLY] = round_trip_qp,
-    [FP_WIRE_ADOPT] = round_trip_adopt,     [FP_WIRE_ADOPTED] = round_trip_adopted,
+    [FP_WIRE_ERROR] = round_trip_refusal,       [FP_WIRE_HELLO] = round_trip_hello,
+    [FP_WIRE_CHALLENGE] = round_trip_challenge, [FP_WIRE_WELCOME] = round_trip_welcome,
+    [FP_WIRE_LEASE] = round_trip_lease,         [FP_WIRE_LEASED] = round_trip_leased,
+    [FP_WIRE_RELEASE] = round_trip_release,     [FP_WIRE_INFO_REPLY] = round_trip_info,
+    [FP_WIRE_DRAINED] = round_trip_drained,     [FP_WIRE_ATTACH] = round_trip_attach,
+    [FP_WIRE_ATTACHED] = round_trip_leased,     [FP_WIRE_QP] = round_trip_qp,
+    [FP_WIRE_QP_REPLY] = round_trip_qp,         [FP_WIRE_ADOPT] = round_trip_adopt,
+    [FP_WIRE_ADOPTED] = round_trip_adopted,
 };
 
 /* Checks the table of a READ or WRITE when only the first `have` bytes of the payload are here. */
@@ -93,7 +95,7 @@ static void check_payload(const struct fp_wire_header *header, const uint8_t *pa
 		r = check_table(header, payload, FP_MIN(have, header->length));
 	else if (have < header->length)
 		return;
-	else if (has_decoder(header->type))
+	else if (has_decoder(header->type) && (header->type != FP_WIRE_ERROR || header->length))
 		r = payloads[header->type](payload, header->length);
 	frames_note(header->type, r < 0 ? FP_WIRE_MALFORMED : FP_WIRE_OK);
 }

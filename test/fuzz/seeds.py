@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 from farpaged import (ADOPT, ADOPTED, ATTACH, ATTACHED, AUTH, BYE, CHALLENGE, CONTROL, DATA, DENIED, DRAIN, DRAINED, ERROR, FAREWELL, FULL,
                       HELLO, INFO, INFO_REPLY, LEASE, LEASED, LINK, MAGIC, PING, PONG, QP, QP_REPLY, READ, RELEASE, RELEASED, RESUME, STATUS,
-                      STATUS_REPLY, UNDRAIN, UNDRAINED, WELCOME, WRITE, WRITTEN, frame, table)
+                      STATUS_REPLY, UNDRAIN, UNDRAINED, VERSION, WELCOME, WRITE, WRITTEN, frame, table)
 
 PAGE = 4096
 LEAST = 1 << 20  # of a lease
@@ -23,14 +23,14 @@ CALLS = [None, ATTACH, RELEASE, INFO, STATUS, DRAIN, PING, ADOPT, LEASE, UNDRAIN
 
 
 def hello(purpose=CONTROL, session=NONE, features=0):
-    return frame(HELLO, struct.pack("<BBBBI", 1, 1, purpose, 0, features) + session + b"n" * 32 + b"fuzz".ljust(64, b"\0"))
+    return frame(HELLO, struct.pack("<BBBBI", VERSION, VERSION, purpose, 0, features) + session + b"n" * 32 + b"fuzz".ljust(64, b"\0"))
 
 
-def challenge(version=1, flags=0):
+def challenge(version=VERSION, flags=0):
     return frame(CHALLENGE, b"N" * 32 + struct.pack("<B3xI", version, flags))
 
 
-def welcome(features=0, session_id=1, token=b"t" * 16, proof=bytes(32), version=1):
+def welcome(features=0, session_id=1, token=b"t" * 16, proof=bytes(32), version=VERSION):
     return frame(WELCOME, struct.pack("<B3xIQ16sIIII32s", version, features, session_id, token, 4195336, 256, 30000, 0, proof))
 
 
@@ -52,8 +52,8 @@ def of_id(kind, lease_id=1):
 
 def cm(kind):
     if kind == "cm":
-        return struct.pack("<IBBBBQ16s16s", MAGIC, 1, 1, LINK, 0, 7, b"n" * 16, b"p" * 16)
-    return struct.pack("<IB3xiI", MAGIC, 1, 0, 0)
+        return struct.pack("<IBBBBQ16s16s", MAGIC, VERSION, VERSION, LINK, 0, 7, b"n" * 16, b"p" * 16)
+    return struct.pack("<IB3xiI", MAGIC, VERSION, 0, 0)
 
 
 AUTH_FRAME = frame(AUTH, b"p" * 32)
@@ -65,7 +65,8 @@ DENIED_READ = frame(READ, table([(1, 16, LEAST - 8)]), 7)
 DENIED_WRITE = frame(WRITE, table([(9, 8, 0)]) + b"w" * 8, 8)
 PROVEN = b"\xee" * 32  # fuzz_client.c puts the node's proof here
 DRAINED_PAYLOAD = struct.pack("<QII", PAGE, 1, 0)
-INFO_PAYLOAD = struct.pack("<QQQQ", 1 << 30, 1 << 29, PAGE, 0)
+REFUSAL = struct.pack("<HHIQQ", 4, 1, 0, 1 << 30, 1 << 29)
+INFO_PAYLOAD = struct.pack("<QQQQQ", 1 << 30, 1 << 29, PAGE, 0, PAGE) + REFUSAL
 
 REQUESTS = {
     "hello": hello(), "hello-link": hello(LINK, OTHER), "auth": AUTH_FRAME, "ping": frame(PING, b"ping"), "bye": frame(BYE),
@@ -73,7 +74,7 @@ REQUESTS = {
     "undrain": frame(UNDRAIN), "attach": of_id(ATTACH), "adopt": ADOPT_FRAME, "read": READ_FRAME, "write": WRITE_FRAME, "qp": qp(QP),
 }
 ANSWERS = {
-    "error": frame(ERROR, status=FULL), "challenge": CHALLENGE_FRAME, "welcome": welcome(), "pong": frame(PONG, b"ping"),
+    "error": frame(ERROR, status=FULL), "error-why": frame(ERROR, REFUSAL, status=FULL), "challenge": CHALLENGE_FRAME, "welcome": welcome(), "pong": frame(PONG, b"ping"),
     "farewell": frame(FAREWELL), "leased": leased(), "leased-key": leased(flags=2, address=PAGE, key=9),
     "released": frame(RELEASED), "info_reply": frame(INFO_REPLY, INFO_PAYLOAD), "status_reply": frame(STATUS_REPLY, b"{}"),
     "drained": frame(DRAINED, DRAINED_PAYLOAD), "attached": leased(ATTACHED, flags=6, address=PAGE, key=9),
@@ -87,6 +88,7 @@ WRONG = {
     "write": frame(WRITE, table([(1, 16, 0)]) + b"w"),
 }
 WRONG_ELSEWHERE = {
+    "error": frame(ERROR, REFUSAL[:2] + b"\xff" * 22, status=FULL),
     "hello": frame(HELLO, bytes(128)), "challenge": challenge(0), "welcome": welcome(session_id=0), "leased": leased(size=0),
     "attached": leased(ATTACHED, lease_id=0), "info_reply": frame(INFO_REPLY, INFO_PAYLOAD[::-1]),
     "drained": frame(DRAINED, b"\xff" * 16), "adopted": frame(ADOPTED, b"\xff" * 8), "qp_reply": frame(QP_REPLY, bytes(32)),
@@ -121,6 +123,24 @@ def client(calls, stream, opening=0):
     return bytes([opening]) + bytes(map(CALLS.index, calls)) + b"\0" + stream
 
 
+def word(index, value):
+    """A word of a histogram (common/hist.h)."""
+    return struct.pack("<HQ", index, value % (1 << 64))
+
+
+def bucket(ns):
+    """The index of the word that counts a latency."""
+    ns = min(ns, (1 << 37) - 1)
+    shift = max(ns.bit_length() - 7, 0)
+    return 4 + (shift << 6) + (ns >> shift)
+
+
+def hist(counts):
+    """A sound histogram: how often each latency was counted."""
+    head = [sum(counts.values()), sum(ns * n for ns, n in counts.items()), ~min(counts), max(counts)]
+    return b"".join(word(i, value) for i, value in enumerate(head)) + b"".join(word(bucket(ns), n) for ns, n in counts.items())
+
+
 CORPORA = {
     "wire": {**REQUESTS, **ANSWERS, **{f"wrong-{name}": data for name, data in {**WRONG, **WRONG_ELSEWHERE}.items()}},
     "inbox": {
@@ -139,6 +159,7 @@ CORPORA = {
         "lease-odd": node(0, SHAKEN, lease(LEAST + 1)),
         "memfd": node(0, hello(features=1), AUTH_FRAME, lease(), of_id(ATTACH), of_id(RELEASE), of_id(ATTACH)),
         "drain": node(0, SHAKEN, frame(DRAIN), lease(), frame(UNDRAIN), lease(), frame(DRAIN)),
+        "operator": node(0, hello(features=8), AUTH_FRAME, frame(INFO), frame(STATUS), lease(), frame(DRAIN), frame(UNDRAIN), frame(BYE)),
         "drain-tcp": node(TCP, SHAKEN, frame(DRAIN), frame(UNDRAIN)),
         "link": node(0, LINKED, READ_FRAME, WRITE_FRAME, READ_FRAME, DENIED_READ, DENIED_WRITE, frame(PING, b"p" * 40)),
         "link-tcp": node(TCP, LINKED, WRITE_FRAME, READ_FRAME),
@@ -151,7 +172,7 @@ CORPORA = {
         "resume-maps": node(0, hello(RESUME, MAPS), AUTH_FRAME),
         "adopt": node(0, SHAKEN, frame(ADOPT, b"\x01" + bytes(23), 4), ADOPT_FRAME, of_id(ATTACH), ADOPT_FRAME, of_id(RELEASE)),
         "adopt-maps": node(0, SHAKEN, frame(ADOPT, MAPS, 4), of_id(ATTACH)),
-        "version": node(0, frame(HELLO, b"\x02\x02\x01" + bytes(125))),
+        "version": node(0, frame(HELLO, b"\x03\x03\x01" + bytes(125))),
         "secret": node(SECRETS, PROVED, lease(), frame(INFO), frame(STATUS), lease(4 * LEAST), frame(DRAIN), frame(UNDRAIN), frame(BYE)),
         "secret-tcp": node(SECRETS | TCP, PROVED, lease(), of_id(RELEASE), frame(DRAIN), frame(BYE)),
         "secret-link": node(SECRETS, hello(LINK, OTHER), frame(AUTH, ALL), READ_FRAME, WRITE_FRAME),
@@ -197,12 +218,14 @@ CORPORA = {
         "never-asked": client([INFO], met(frame(INFO_REPLY, INFO_PAYLOAD, 99), frame(INFO_REPLY, INFO_PAYLOAD, 1))),
         "never-asked-key": client([LEASE], met(leased(flags=2, address=PAGE, key=9))),
         "too-long": client([INFO], met(frame(DATA, tag=1, length=1 << 20))),
-        "challenge-wrong": client([INFO], challenge(0)), "challenge-version": client([INFO], challenge(2)),
+        "challenge-wrong": client([INFO], challenge(0)), "challenge-version": client([INFO], challenge(3)),
         "welcome-wrong": client([INFO], CHALLENGE_FRAME + welcome(session_id=0)),
-        "welcome-version": client([INFO], CHALLENGE_FRAME + welcome(version=2)),
+        "welcome-version": client([INFO], CHALLENGE_FRAME + welcome(version=3)),
         "welcome-no-keys": client([INFO], CHALLENGE_FRAME + welcome(), KEYS),
         "welcome-other-session": client([INFO], CHALLENGE_FRAME + welcome(session_id=2), RESUMED),
         **{f"refused-{status}": client([LEASE], answered(ERROR, status=status)) for status in range(1, 13)},
+        "refused-why": client([LEASE, INFO], met(frame(ERROR, REFUSAL, 1, status=FULL), frame(INFO_REPLY, INFO_PAYLOAD, 2))),
+        "refused-at-once-why": client([INFO], frame(ERROR, REFUSAL, status=DENIED)),
         "refused-at-once": client([INFO], frame(ERROR, status=DENIED)),
     },
     "link": {
@@ -218,6 +241,11 @@ CORPORA = {
         "cut": b"\x00" + answer(0) + answer(1)[:40],
         "request": b"\x00" + frame(PING, tag=256),
     },
+    "hist": {
+        "empty": b"", "hist": hist({1000: 5}), "two": hist({7: 1, 90_000_000_000: 3}), "many": hist({9 ** i: i + 1 for i in range(11)}),
+        "huge": hist({1000: 1 << 63}), "contradiction": hist({1000: 5}) + word(0, 5000), "beyond": hist({1000: 5}) + word(3, 1 << 62),
+        "longest": hist({(1 << 64) - 1: 1}),
+    },
     "url": {
         "shm": b"shm:/run/farpaged/socket", "abstract": b"shm:@name", "tcp": b"tcp://mem1:7460", "ipv6": b"tcp://[fe80::1]:80",
         "rdma": b"rdma://10.0.0.1", "rdma-tcp": b"rdma+tcp://mem1", "auto": b"auto://10.0.0.1,mem2,[::1]:7460",
@@ -225,8 +253,8 @@ CORPORA = {
     },
     "statspage": {
         "sound": b"\xff\xff", "short": struct.pack("<H", 100),
-        "head": b"\xff\xff" + struct.pack("<QII", 0x3153544154535046, 3, 0) + bytes(24) + b"x" * 64,
-        "version": b"\xff\xff" + struct.pack("<QI", 0x3153544154535046, 2),
+        "head": b"\xff\xff" + struct.pack("<QII", 0x3153544154535046, 4, 0) + bytes(24) + b"x" * 64,
+        "version": b"\xff\xff" + struct.pack("<QI", 0x3153544154535046, 3),
     },
 }
 

@@ -290,7 +290,7 @@ class Strangers(Attack):
     def run(self, node, url, ready):
         held = []
         begun = time.monotonic()
-        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, LINK, 0, 0, 1, bytes(16), bytes(32), b"stranger"))
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, LINK, 0, 0, 1, bytes(16), bytes(32), b"stranger"))
         while True:
             with contextlib.suppress(OSError):
                 held.append(node.connect(url))
@@ -351,7 +351,7 @@ class HalfOpen(Attack):
     ended = multiprocessing.RawValue("Q", 0)  # connections, by the node
 
     def run(self, node, url, ready):
-        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, CONTROL, 0, 0, 0, bytes(16), bytes(32), b"slow"))
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, CONTROL, 0, 0, 0, bytes(16), bytes(32), b"slow"))
         held = []
         for opened in itertools.count():
             if opened == 8:  # over rdma each takes its time

@@ -357,8 +357,9 @@ static int info(struct fp_session *base, struct fp_node_info *ret_info)
 	fake_reap_locked();
 	r = fake_session_call(session);
 	if (r == 0)
-		*ret_info =
-		    (struct fp_node_info){node->capacity_bytes, node->capacity_bytes - node->leased_bytes};
+		*ret_info = (struct fp_node_info){.capacity_bytes = node->capacity_bytes,
+		                                  .free_bytes = node->capacity_bytes - node->leased_bytes,
+		                                  .quota_bytes = UINT64_MAX}; /* it shows when it is met */
 	fake_unlock();
 	return r;
 }

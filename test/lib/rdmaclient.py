@@ -38,7 +38,7 @@ def check(result):
 
 def request(session_id, token):
     """The private data of a connection request."""
-    said = struct.pack("<IBBBBQ16s", MAGIC, 1, 1, LINK, 0, session_id, os.urandom(16))
+    said = struct.pack("<IBBBBQ16s", MAGIC, 2, 2, LINK, 0, session_id, os.urandom(16))
     return said + hmac.digest(token, b"farpage/1 cm" + said, hashlib.sha256)[:16]
 
 

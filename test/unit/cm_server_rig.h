@@ -354,8 +354,10 @@ static inline int teardown(void **state)
 /* Asks for a link. Returns the server's answer. */
 static inline int ask(struct fp_cm_server *server, uint64_t session_id, const uint8_t *token)
 {
-	struct fp_wire_cm cm = {
-	    .min_version = 1, .max_version = 1, .purpose = FP_WIRE_LINK, .session_id = session_id};
+	struct fp_wire_cm cm = {.min_version = FP_WIRE_VERSION,
+	                        .max_version = FP_WIRE_VERSION,
+	                        .purpose = FP_WIRE_LINK,
+	                        .session_id = session_id};
 	struct fp_verbs_event event = {
 	    .type = FP_VERBS_EV_REQUEST, .private_len = sizeof(cm), .peer = "10.0.0.2:4"};
 

@@ -104,8 +104,8 @@ static void answer_ping(struct node *node, int fd, uint64_t tag)
 
 static void answer(struct node *node, int fd, const struct fp_wire_header *header, const void *payload)
 {
-	struct fp_wire_challenge challenge = {.version = 1};
-	struct fp_wire_welcome welcome = {.version = 1,
+	struct fp_wire_challenge challenge = {.version = FP_WIRE_VERSION};
+	struct fp_wire_welcome welcome = {.version = FP_WIRE_VERSION,
 	                                  .features = node->features,
 	                                  .session_id = 1,
 	                                  .max_payload = FP_WIRE_MAX_PAYLOAD,

@@ -58,8 +58,8 @@ static void send_frame(int fd, enum fp_wire_type type, int32_t status, uint64_t 
 static int serve_handshake(int listener)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	struct fp_wire_challenge challenge = {.version = 1};
-	struct fp_wire_welcome welcome = {.version = 1,
+	struct fp_wire_challenge challenge = {.version = FP_WIRE_VERSION};
+	struct fp_wire_welcome welcome = {.version = FP_WIRE_VERSION,
 	                                  .session_id = 1,
 	                                  .max_payload = FP_WIRE_MAX_PAYLOAD,
 	                                  .max_outstanding = MAX_OUTSTANDING};

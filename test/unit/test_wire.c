@@ -18,9 +18,9 @@ static const struct {
 	uint8_t type;
 	uint32_t min, max;
 } documented[] = {
-    {0x01, 0, 0},        {0x02, 128, 128}, {0x03, 40, 40}, {0x04, 32, 32},   {0x05, 80, 80},
+    {0x01, 0, 24},       {0x02, 128, 128}, {0x03, 40, 40}, {0x04, 32, 32},   {0x05, 80, 80},
     {0x06, 0, 4096},     {0x07, 0, 4096},  {0x08, 0, 0},   {0x09, 0, 0},     {0x10, 16, 16},
-    {0x11, 32, 32},      {0x12, 8, 8},     {0x13, 0, 0},   {0x14, 0, 0},     {0x15, 32, 32},
+    {0x11, 32, 32},      {0x12, 8, 8},     {0x13, 0, 0},   {0x14, 0, 0},     {0x15, 64, 64},
     {0x16, 0, 0},        {0x17, 2, 65536}, {0x18, 0, 0},   {0x19, 16, 16},   {0x1a, 8, 8},
     {0x1b, 32, 32},      {0x1c, 0, 0},     {0x1d, 0, 0},   {0x20, 24, 1032}, {0x21, 1, 4194304},
     {0x22, 25, 4195336}, {0x23, 0, 0},     {0x24, 32, 32}, {0x25, 32, 32},   {0x26, 24, 24},
@@ -89,6 +89,9 @@ static void header_lengths_and_types(void **state)
 		assert_int_equal(decode_raw(documented[i].type, documented[i].min, 3 - status), -EPROTO);
 		assert_int_equal(decode_raw(documented[i].type, documented[i].min, -3), -EPROTO);
 	}
+	/* an ERROR says why, or not, and nothing in between */
+	for (uint32_t length = 1; length < 24; length++)
+		assert_int_equal(decode_raw(FP_WIRE_ERROR, length, 3), -EPROTO);
 	for (unsigned type = 0; type < 256; type++)
 		if (!known[type])
 			assert_int_equal(decode_raw((uint8_t)type, 0, 0), -EPROTO);
@@ -182,8 +185,8 @@ static void version_choice(void **state)
 	uint8_t version = 0;
 
 	assert_int_equal(fp_wire_version_choose(&hello, &version), 0);
-	assert_int_equal(version, 1);
-	hello.min_version = 2;
+	assert_int_equal(version, 2);
+	hello.min_version = 3;
 	assert_int_equal(fp_wire_version_choose(&hello, &version), -EPROTONOSUPPORT);
 }
 
@@ -240,8 +243,12 @@ static void messages_of_a_session(void **state)
 	struct fp_wire_qp qp = {.qpn = 0x010203, .psn = 0xffffff, .lid = 0x0405, .mtu = 3, .n_reads = 16};
 	struct fp_wire_adopt adopt = {.session_id = 0x0102030405060708};
 	struct fp_wire_adopted adopted = {.n_leases = 0xffff};
-	struct fp_wire_info info = {
-	    .capacity_bytes = 9, .free_bytes = 8, .leased_bytes = 7, .quota_bytes = 6};
+	struct fp_wire_info info = {.capacity_bytes = 9,
+	                            .free_bytes = 8,
+	                            .leased_bytes = 7,
+	                            .quota_bytes = 6,
+	                            .charged_bytes = 5,
+	                            .refusal = {.cause = 4, .flags = 3, .limit = 0x0304, .used = 0x0506}};
 	struct fp_wire_drained drained = {.leased_bytes = 0x0102030405, .sessions = 9};
 
 	round_trip(challenge, challenge, 36, 1, 4);
@@ -260,6 +267,10 @@ static void messages_of_a_session(void **state)
 	round_trip(qp, qp, 8, 0x10030405, 4); /* lid, mtu, n_reads */
 	round_trip(qp, qp, 16, 0x7777777777777777, 8);
 	round_trip(info, info, 24, 6, 8);
+	round_trip(info, info, 32, 5, 8);
+	round_trip(info, info, 40, 4 | 3 << 16, 8); /* cause, flags, reserved */
+	round_trip(info, info, 56, 0x0506, 8);
+	round_trip(refusal, info.refusal, 8, 0x0304, 8);
 	round_trip(drained, drained, 8, 9, 4);
 }
 
@@ -330,6 +341,9 @@ static void message_refusals(void **state)
 	refuse(release, .lease_id = 0);
 	refuse(release, .lease_id = 1, .reserved = 1);
 	refuse(info, .capacity_bytes = 1, .free_bytes = 2);
+	refuse(info, .refusal.flags = 4);
+	refuse(refusal, .flags = 4);
+	refuse(refusal, .reserved = 1);
 	refuse(drained, .reserved = 1);
 }
 
@@ -363,8 +377,8 @@ static void cm_bytes(void **state)
 	}
 	assert_int_equal(fp_wire_cm_decode(bytes, 47, &back), -EPROTO);
 	assert_int_equal(fp_wire_cm_version_choose(&cm, &version), 0);
-	assert_int_equal(version, 1);
-	cm.min_version = 2;
+	assert_int_equal(version, 2);
+	cm.min_version = cm.max_version = 3;
 	assert_int_equal(fp_wire_cm_version_choose(&cm, &version), -EPROTONOSUPPORT);
 }
 
@@ -536,6 +550,7 @@ static void statuses(void **state)
 		if (status != FP_WIRE_DRAINING)
 			assert_int_equal(fp_wire_status_from_errno(fp_wire_status_to_errno(status)), status);
 	}
+	assert_int_equal(fp_wire_status_from_errno(-ESHUTDOWN), FP_WIRE_DRAINING);
 	assert_int_equal(fp_wire_status_from_errno(-EFAULT), FP_WIRE_BROKEN);
 }
 

@@ -394,6 +394,7 @@ int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_
 	};
 	FP_CLEANUP(free_bed) struct fp_linkbed *bed = calloc(1, sizeof(*bed));
 	char reason[FP_EXPLAIN_LEN];
+	struct fp_refusal refusal;
 	int r;
 
 	snprintf(error, error_len, "no memory");
@@ -407,8 +408,9 @@ int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_
 		return r;
 	r = open_link(bed);
 	if (r < 0) {
+		fp_session_refusal(bed->connect.session, &refusal);
 		snprintf(error, error_len, "%s",
-		         fp_session_explain(r, &bed->connect.rdma, reason, sizeof(reason)));
+		         fp_session_explain(r, &refusal, &bed->connect.rdma, reason, sizeof(reason)));
 		return r;
 	}
 	*ret_bed = fp_take_ptr(bed);

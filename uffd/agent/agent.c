@@ -252,7 +252,7 @@ static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
 
 	if (r < 0)
 		return fail(error, r, "node %s: %s", failed ? failed : "?",
-		            fp_session_explain(r, store.rdma, reason, sizeof(reason)));
+		            fp_session_explain(r, NULL, store.rdma, reason, sizeof(reason)));
 	return 0;
 }
 
