@@ -16,30 +16,63 @@
 
 #define MAX_LINKS 64 /* links that one session may have */
 
-/*
- * Returns max, or the number of connections that our descriptors allow if that is smaller. Sessions
- * have the same limit, because every session may be resumed, and a RESUME gets a connection without
- * a check of the limit.
- */
-static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
+static int refuse(struct fp_conn *conn, int r, struct fp_refusal refusal)
 {
-	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
+	conn->refusal = refusal;
+	return r;
+}
+
+/* A number of places that a client wants one of. */
+struct places {
+	enum fp_refusal_cause cause;
+	uint64_t max;         /* as configured */
+	uint64_t n, n_client; /* that are taken, by all and by the client */
+};
+
+/*
+ * Each connection takes a descriptor, so their limit may be lower than max. Sessions have the same
+ * limit, because every session may be resumed, and a RESUME gets a connection without a check of
+ * the limit. -EUSERS: no place is left for the client.
+ */
+static int check_places(struct fp_conn *conn, const struct fp_client *client, const struct places *places)
+{
+	const struct fp_node_server *server = conn->server;
+	struct fp_refusal refusal = {.cause = places->cause, .limit = places->max, .used = places->n};
+	uint64_t share;
+
+	if (!server->options.private_node && server->max_fds < places->max) {
+		refusal.limit = server->max_fds;
+		refusal.by_files = true;
+	}
+	if (places->n >= refusal.limit)
+		return refuse(conn, -EUSERS, refusal);
+	share = fp_client_share(client, refusal.limit);
+	if (places->n_client < share)
+		return 0;
+	refusal.is_share = true;
+	refusal.limit = share;
+	refusal.used = places->n_client;
+	return refuse(conn, -EUSERS, refusal);
 }
 
 /*
  * Gives the connection to client. -EUSERS: this client, or all clients together, have too many
- * connections.
+ * connections. Those of operators do not count.
  */
 static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
-	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
+	const struct places places = {.cause = FP_REFUSAL_CONNECTIONS,
+	                              .max = conn->server->config->limits.max_connections,
+	                              .n = client->clients->n_conns - conn->server->sessions.n_operators,
+	                              .n_client = client->n_conns - client->n_operators};
+	int r;
 
 	if (conn->client == client)
 		return 0;
-	if (client->clients->n_conns >= max || client->n_conns >= fp_client_share(client, max))
-		return -EUSERS;
-	fp_conn_give(conn, client);
-	return 0;
+	r = check_places(conn, client, &places);
+	if (r == 0)
+		fp_conn_give(conn, client);
+	return r;
 }
 
 /*
@@ -64,11 +97,13 @@ int fp_admission_hello(struct fp_conn *conn)
 	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) < 0)
 		return -EPROTO;
 	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks no version of the protocol that we do");
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, &(struct fp_refusal){.cause = FP_REFUSAL_PROTOCOL},
+		               "it speaks no version of the protocol that we do");
 		return 0;
 	}
 	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
+		fp_conn_refuse(conn, FP_WIRE_BROKEN, &(struct fp_refusal){.cause = FP_REFUSAL_NONE},
+		               "no random bytes for its challenge");
 		return 0;
 	}
 	challenge->flags = conn->server->config->auth.given ? FP_WIRE_CHALLENGE_AUTH : 0;
@@ -81,13 +116,13 @@ int fp_admission_hello(struct fp_conn *conn)
 
 /* Returns the client that the secret names, or the peer's address if secret is NULL. The caller
  * holds it. NULL: no memory. */
-static struct fp_client *identify(const struct fp_conn *conn, const struct fp_node_secret *secret)
+static struct fp_client *identify(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
-	char name[FP_CLIENT_NAME_LEN];
-
-	return fp_client_get(&conn->server->clients,
-	                     secret ? secret->name
-	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+	if (secret)
+		snprintf(conn->client_name, sizeof(conn->client_name), "%s", secret->name);
+	else
+		fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, conn->client_name);
+	return fp_client_get(&conn->server->clients, conn->client_name);
 }
 
 /*
@@ -99,19 +134,54 @@ static bool owns(const struct fp_node_secret *secret, const struct fp_node_sessi
 	return !secret || strcmp(secret->name, session->client->name) == 0;
 }
 
+static bool is_operator(const struct fp_conn *conn)
+{
+	return conn->hello.features & FP_WIRE_FEATURE_OPERATOR;
+}
+
+/*
+ * Operators have places of their own, so that no crowd of programs keeps them out. Whoever owns the
+ * node needs no place, so that no crowd of operators keeps it out.
+ */
+static int take_operator_place(struct fp_conn *conn, struct fp_client *client,
+                               const struct fp_node_secret *secret)
+{
+	const unsigned rights = FP_RIGHT_STATUS | FP_RIGHT_ADMIN;
+	const struct places places = {.cause = FP_REFUSAL_OPERATORS,
+	                              .max = FP_MAX_OPERATORS,
+	                              .n = conn->server->sessions.n_operators,
+	                              .n_client = client->n_operators};
+	int r;
+
+	if (secret && !(secret->rights & rights))
+		return refuse(conn, -EPERM, (struct fp_refusal){.cause = FP_REFUSAL_RIGHT, .limit = rights});
+	r = fp_listen_peer_is_owner(conn->fd) ? 0 : check_places(conn, client, &places);
+	if (r == 0)
+		fp_conn_give(conn, client);
+	return r;
+}
+
+static int take_session_place(struct fp_conn *conn, struct fp_client *client)
+{
+	const struct places places = {.cause = FP_REFUSAL_SESSIONS,
+	                              .max = conn->server->config->limits.max_sessions,
+	                              .n = conn->server->sessions.n,
+	                              .n_client = client->n_sessions};
+	int r = check_places(conn, client, &places);
+
+	return r < 0 ? r : take_place(conn, client);
+}
+
 static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
-	uint64_t max = limit_by_fds(server, server->config->limits.max_sessions);
 	struct fp_node_session *session;
 	int r;
 
 	if (!client)
 		return -ENOMEM;
-	r = -EUSERS;
-	if (server->sessions.n < max && client->n_sessions < fp_client_share(client, max))
-		r = take_place(conn, client);
+	r = is_operator(conn) ? take_operator_place(conn, client, secret) : take_session_place(conn, client);
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
 		                         &session);
@@ -120,10 +190,23 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 		return r;
 	fp_conn_enter(conn, session);
 	session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
-	server->counters.sessions++;
-	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s", (unsigned long long)session->id,
-	       session->name, conn->peer, session->client->name);
+	if (is_operator(conn))
+		fp_node_session_set_operator(&server->sessions, session);
+	else
+		server->counters.sessions++;
+	fp_log(session->is_operator ? FP_LOG_DEBUG : FP_LOG_INFO, "session",
+	       "%llu: %s at %s begins, of client %s", (unsigned long long)session->id, session->name,
+	       conn->peer, session->client->name);
 	return 0;
+}
+
+/*
+ * A client that maps its leases could free the pages while we read or write them. An operator's
+ * session has no leases.
+ */
+static bool has_links(const struct fp_node_session *session)
+{
+	return !session->memfd && !session->is_operator;
 }
 
 static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret)
@@ -133,11 +216,14 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	int r;
 
 	if (!session || !owns(secret, session))
-		return -EACCES;
-	if (session->memfd)
-		/* a client that maps its leases could free the pages while we read or write them */
+		return refuse(conn, -EACCES, (struct fp_refusal){.cause = FP_REFUSAL_SESSION});
+	if (!has_links(session))
 		return -EPERM;
-	r = session->n_links < MAX_LINKS ? take_place(conn, session->client) : -EUSERS;
+	if (session->n_links >= MAX_LINKS)
+		return refuse(
+		    conn, -EUSERS,
+		    (struct fp_refusal){.cause = FP_REFUSAL_LINKS, .limit = MAX_LINKS, .used = MAX_LINKS});
+	r = take_place(conn, session->client);
 	if (r < 0)
 		return r;
 	session->unconfirmed = false;
@@ -158,8 +244,8 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	    fp_node_session_find(&server->sessions, conn->hello.session_id, conn->hello.token);
 
 	if (!session || !owns(secret, session))
-		return -ESTALE;
-	if (session->memfd)
+		return refuse(conn, -ESTALE, (struct fp_refusal){.cause = FP_REFUSAL_SESSION});
+	if (!has_links(session))
 		return -EPERM;
 	session->unconfirmed = true;
 	fp_node_server_fence(server, session);
@@ -187,7 +273,8 @@ static void arm_session(struct fp_conn *conn)
 	int r;
 
 	session->transport = conn->is_unix ? "shm" : "tcp";
-	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix || !cm_server)
+	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || !has_links(session) || conn->is_unix ||
+	    !cm_server)
 		return;
 	fp_listen_own_address(conn->fd, &own);
 	/*
@@ -215,7 +302,8 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	struct fp_node_session *session = conn->session;
 	struct fp_wire_welcome welcome = {
 	    .version = conn->challenge.version,
-	    .features = session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
+	    .features = (session->memfd ? FP_WIRE_FEATURE_MEMFD : 0) |
+	                (session->is_operator ? FP_WIRE_FEATURE_OPERATOR : 0),
 	    .session_id = session->id,
 	    .max_payload = FP_WIRE_MAX_PAYLOAD,
 	    .max_outstanding = (uint32_t)limits->max_requests,
@@ -225,7 +313,7 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 
 	if (!conn->is_unix) {
 		if (fp_conn_is_control(conn)) {
-			session->grace_ns = limits->grace_ns;
+			session->grace_ns = session->is_operator ? 0 : limits->grace_ns;
 			session->idle_timeout_ns = limits->idle_timeout_ns;
 		}
 		welcome.grace_ms = milliseconds(session->grace_ns);
@@ -248,16 +336,16 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	return 0;
 }
 
-static const char *refusal(int r)
+/* Returns the reason for the log, or NULL if the limit that was met is reason enough. */
+static const char *reason_of(int r)
 {
 	switch (r) {
 	case -EUSERS:
-		return "max_sessions or max_connections are open, or a quarter of LimitNOFILE=, or its "
-		       "client has three quarters of one of these, or its session has 64 links";
+		return NULL;
 	case -EACCES:
-		return "it named a session that is not there, or its wrong token";
+		return "the session that it named does not exist, or its token was wrong";
 	case -EPERM:
-		return "its session maps its leases: there is no LINK and no RESUME";
+		return "sessions that map their leases, and operators' sessions, have no LINK and no RESUME";
 	case -ESTALE:
 		return "it came back for a session that is not there any more, or with the wrong token";
 	default:
@@ -278,6 +366,16 @@ static int enter(struct fp_conn *conn, const struct fp_node_secret *secret)
 	}
 }
 
+static void refuse_secret(struct fp_conn *conn)
+{
+	static const uint8_t none[FP_WIRE_PROOF_BYTES];
+	bool given = memcmp(fp_inbox_payload(&conn->inbox), none, sizeof(none)) != 0;
+	const struct fp_refusal refusal = {.cause = FP_REFUSAL_SECRET, .limit = given};
+
+	fp_conn_refuse(conn, FP_WIRE_DENIED, &refusal,
+	               given ? "it knows no secret of this node" : "it gave no secret");
+}
+
 int fp_admission_auth(struct fp_conn *conn)
 {
 	const struct fp_auth_config *auth = &conn->server->config->auth;
@@ -286,7 +384,7 @@ int fp_admission_auth(struct fp_conn *conn)
 	int r;
 
 	if (auth->given && !secret) {
-		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
+		refuse_secret(conn);
 		return 0;
 	}
 	r = enter(conn, secret);
@@ -295,7 +393,8 @@ int fp_admission_auth(struct fp_conn *conn)
 	if (r == 0)
 		r = welcome(conn, secret);
 	if (r < 0)
-		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r));
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), &conn->refusal,
+		               conn->refusal.cause == FP_REFUSAL_RIGHT ? NULL : reason_of(r));
 	else if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_OPEN;
 	return 0;

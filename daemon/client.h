@@ -22,7 +22,7 @@ struct fp_client {
 	struct fp_clients *clients;
 	char name[FP_CLIENT_NAME_LEN];
 	unsigned refs;
-	unsigned n_sessions;
+	unsigned n_sessions, n_operators; /* n_sessions is without those of operators */
 	unsigned n_conns;
 	/*
 	 * The number of the client's shareable pieces of memory. A piece counts until the pool has

@@ -23,11 +23,6 @@
 #include "node_server.h"
 #include "cm_server.h"
 
-/*
- * Two descriptors may be in flight on a connection: one of a LEASE whose client gave up waiting,
- * and one of its next LEASE.
- */
-#define CONN_FDS         2
 #define CONTROL_REQUESTS 16 /* unanswered requests on a control connection, whose answers can be long */
 /* How much a quiet connection receives at once: enough for a WRITE of one page. */
 #define IDLE_BYTES 8192u
@@ -89,11 +84,15 @@ void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes)
 
 static void refuse_frame(struct fp_conn *conn, int r)
 {
+	const struct fp_refusal refusal = {.cause = FP_REFUSAL_PROTOCOL};
+
 	conn->inbox.header = (struct fp_wire_header){0};
 	if (r == -EPROTONOSUPPORT)
-		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks another version of the protocol");
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, &refusal,
+		               "it speaks another version of the protocol");
 	else
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a frame that is not of the protocol");
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, &refusal,
+		               "it sent a frame that is not of the protocol");
 }
 
 /* Consumes up to len bytes: the head of one frame, or data of one WRITE. */
@@ -224,7 +223,7 @@ static bool owes_fds(struct fp_conn *conn)
 
 bool fp_conn_promise_fd(struct fp_conn *conn)
 {
-	if (owes_fds(conn) && conn->fds_out == CONN_FDS)
+	if (owes_fds(conn) && conn->fds_out == FP_CONN_FDS)
 		return false;
 	conn->fds_out++;
 	return true;
@@ -349,16 +348,33 @@ void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply)
 }
 
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
-                          enum fp_wire_status status)
+                          enum fp_wire_status status, const struct fp_refusal *refusal)
 {
-	fp_conn_answer(conn, fp_reply_new_error(request, status));
+	fp_conn_answer(conn, fp_reply_new_error(request, status, refusal));
 }
 
-void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason)
+/*
+ * Returns the refusal that goes into the answer. A peer that does not speak the protocol gets none,
+ * because it could not read one.
+ */
+static const struct fp_refusal *sendable(const struct fp_refusal *refusal)
+{
+	return refusal->cause == FP_REFUSAL_PROTOCOL ? NULL : refusal;
+}
+
+static const char *name_wish(const struct fp_conn *conn)
+{
+	return conn->hello.purpose == FP_WIRE_LINK ? "a link" : "a session";
+}
+
+void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const struct fp_refusal *refusal,
+                    const char *reason)
 {
 	conn->server->counters.refused++;
-	fp_node_server_log_peer(conn->server, conn, reason);
-	fp_conn_answer_error(conn, &conn->inbox.header, status);
+	fp_node_server_refused(conn->server, conn, refusal, reason ? NULL : name_wish(conn));
+	if (reason)
+		fp_node_server_log_peer(conn->server, conn, reason);
+	fp_conn_answer_error(conn, &conn->inbox.header, status, sendable(refusal));
 	fp_conn_close(conn);
 }
 

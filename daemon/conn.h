@@ -27,6 +27,11 @@
 #include "turns.h"
 
 #define FP_CONN_IOVS 256
+/*
+ * Two descriptors may be in flight on a connection: one of a LEASE whose client gave up waiting,
+ * and one of its next LEASE.
+ */
+#define FP_CONN_FDS 2
 
 struct fp_cm_server_link;
 struct fp_node_server;
@@ -97,7 +102,9 @@ struct fp_conn {
 	/* the handshake and its results */
 	struct fp_wire_hello hello;
 	struct fp_wire_challenge challenge;
+	char client_name[FP_CLIENT_NAME_LEN]; /* of the client that it proved to be; "": not known yet */
 	struct fp_wire_header lease_request;
+	struct fp_refusal refusal;       /* the limit that the request in the inbox met; no cause: none yet */
 	struct fp_node_session *session; /* NULL before WELCOME and after the session's end */
 };
 
@@ -127,11 +134,16 @@ void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 
-/* Answers ERROR. The connection stays open. */
+/* Answers ERROR. refusal as of fp_reply_new_error. The connection stays open. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
-                          enum fp_wire_status status);
-/* Answers ERROR, logs the reason, and closes once the answer is sent. */
-void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
+                          enum fp_wire_status status, const struct fp_refusal *refusal);
+/*
+ * Answers ERROR, and closes once the answer is sent. Counts the refusal by its cause. Logs the
+ * reason each time. If reason is NULL, logs a line of the cause instead, if one is due: see
+ * fp_node_server_refused.
+ */
+void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const struct fp_refusal *refusal,
+                    const char *reason);
 /* Ends the connection in order: its answers still go out. */
 void fp_conn_close(struct fp_conn *conn);
 /* Ends the connection at once, even in the middle of an operation. */

@@ -377,43 +377,106 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-/*
- * Logs a failed grant if the host has no memory for it: that is the operator's business. Does not
- * log it if the pools are full: that is the client's business.
- */
-static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
+/* Writes which limit refused the request. Returns error. */
+static int refuse(const struct fp_lease_request *request, int error, struct fp_refusal refusal)
 {
-	char size[16], available[16];
+	if (request->refusal)
+		*request->refusal = refusal;
+	return error;
+}
 
-	if (host_bytes(pools) < request->size_bytes && fp_log_allowed(&pools->refusals, 1))
-		fp_log(FP_LOG_WARNING, "pool",
-		       "a lease of %s is refused, as the node can have only %s more (%s)",
-		       fp_size_format(request->size_bytes, size, sizeof(size)),
-		       fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
+/* Refuses what no pool can back: either the pools are full, or the host lacks the memory. */
+static int refuse_pools(struct fp_pools *pools, const struct fp_lease_request *request)
+{
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_POOLS};
+	uint64_t most_bytes = 0; /* a lease comes from one pool */
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		const struct fp_pool *pool = pools->items[i];
+
+		if (request->shareable && !fp_pool_is_shareable(pool))
+			continue;
+		refusal.limit += pool->size_bytes;
+		most_bytes = FP_MAX(most_bytes, pool->size_bytes - pool->used_bytes);
+		if (pool->size_bytes - pool->used_bytes >= fp_pool_round(pool, request->size_bytes))
+			refusal.cause = FP_REFUSAL_HOST_MEMORY;
+	}
+	refusal.used = refusal.limit - most_bytes;
+	if (refusal.cause == FP_REFUSAL_HOST_MEMORY)
+		refusal = (struct fp_refusal){.cause = refusal.cause, .limit = host_bytes(pools)};
+	return refuse(request, -ENOSPC, refusal);
+}
+
+/* Memories that clients map: each takes a descriptor of ours. */
+static int check_shared(const struct fp_pools *pools, const struct fp_lease_request *request)
+{
+	uint64_t share = fp_client_share(request->client, pools->max_shared);
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_MAPPED_LEASES,
+	                             .by_files = true,
+	                             .limit = pools->max_shared,
+	                             .used = pools->n_shared};
+
+	if (!request->shareable)
+		return 0;
+	if (pools->n_shared >= pools->max_shared)
+		return refuse(request, -ENOSPC, refusal);
+	if (request->client->n_shared < share)
+		return 0;
+	refusal.is_share = true;
+	refusal.limit = share;
+	refusal.used = request->client->n_shared;
+	return refuse(request, -ENOSPC, refusal);
 }
 
 /* Checks the limits and chooses the pool for a request. */
-static int admit(struct fp_pools *pools, const struct fp_lease_request *request, struct fp_pool **ret_pool)
+static int admit(const struct fp_node_leases *leases, struct fp_pools *pools,
+                 const struct fp_lease_request *request, struct fp_pool **ret_pool)
 {
 	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
 	uint64_t charged_bytes = request->client->leased_bytes;
+	int r;
 
 	if (!pool) { /* clients may have released memory since the last look */
 		look_at_host(pools, FP_NSEC_PER_MSEC);
 		pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
 	}
 	if (!pool)
-		log_refusal(pools, request);
-	if (!pool || (request->shareable && pools->n_shared >= pools->max_shared))
-		return -ENOSPC;
-	if (request->shareable &&
-	    request->client->n_shared >= fp_client_share(request->client, pools->max_shared))
-		return -EMFILE;
+		return refuse_pools(pools, request);
+	r = check_shared(pools, request);
+	if (r < 0)
+		return r;
 	if (charged_bytes > request->quota_bytes ||
 	    fp_pool_round(pool, request->size_bytes) > request->quota_bytes - charged_bytes)
-		return -EDQUOT;
+		return refuse(request, -EDQUOT,
+		              (struct fp_refusal){.cause = FP_REFUSAL_QUOTA,
+		                                  .limit = request->quota_bytes,
+		                                  .used = charged_bytes});
+	if (leases->n >= request->max_leases)
+		return refuse(request, -EUSERS,
+		              (struct fp_refusal){.cause = FP_REFUSAL_LEASES,
+		                                  .limit = request->max_leases,
+		                                  .used = leases->n});
 	*ret_pool = pool;
 	return 0;
+}
+
+/* The same, after a look for memory that clients have released meanwhile. */
+static int admit_or_collect(const struct fp_node_leases *leases, struct fp_pools *pools,
+                            const struct fp_lease_request *request, struct fp_pool **ret_pool)
+{
+	int r = admit(leases, pools, request, ret_pool);
+
+	if (r < 0 && fp_pools_collect(pools))
+		r = admit(leases, pools, request, ret_pool);
+	return r < 0 ? r : refuse(request, 0, (struct fp_refusal){.cause = FP_REFUSAL_NONE});
+}
+
+int fp_node_lease_check(const struct fp_node_leases *leases, struct fp_pools *pools,
+                        const struct fp_lease_request *request)
+{
+	struct fp_pool *pool;
+
+	return admit_or_collect(leases, pools, request, &pool);
 }
 
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
@@ -422,12 +485,10 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
 	struct fp_node_lease *lease;
 	struct fp_pool *pool;
 	uint32_t id = 0;
-	int r = admit(pools, request, &pool);
+	int r = admit_or_collect(leases, pools, request, &pool);
 
-	if (r < 0 && fp_pools_collect(pools))
-		r = admit(pools, request, &pool);
 	if (r == 0)
-		r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
+		r = find_id(leases, &id);
 	if (r < 0)
 		return r;
 	lease = lease_new(pools, pool, request);

@@ -21,6 +21,7 @@
 #include <sys/queue.h>
 
 #include "client.h"
+#include "refusal.h"
 #include "worker.h"
 #include "pool.h"
 #include "cm_server.h"
@@ -45,6 +46,7 @@ struct fp_lease_key {
 	/* Belongs to the worker until the key is made, and again after the revocation. */
 	struct fp_verbs_region region;
 	bool made, revoked;
+	bool populated; /* the memory has its pages: what fails after that is the registration */
 	int status;
 	struct fp_worker_job make, revoke;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
@@ -99,6 +101,7 @@ struct fp_lease_request {
 	struct fp_client *client; /* it is charged to this client */
 	uint64_t quota_bytes;     /* quota of this client, for all its sessions together */
 	uint64_t max_leases;
+	struct fp_refusal *refusal; /* NULL, or where to write which limit refused it; cause NONE: no limit */
 	/*
 	 * Called once for each grant that began. status is 0 if the lease is granted, and
 	 * -ECANCELED if the session has ended meanwhile. Any other error, such as -ENOMEM, says why
@@ -124,7 +127,6 @@ struct fp_pools {
 	bool unlimited;
 	struct fp_hostmem host; /* the state of the host as read at host_ns */
 	uint64_t host_ns;
-	struct fp_log_limit refusals;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
@@ -173,9 +175,16 @@ void fp_pools_warn(struct fp_pools *pools);
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
+ * Says whether a grant would begin now. 0: yes. -EDQUOT: the quota is used up. -ENOSPC: no pool can
+ * back the lease. -EUSERS: there are too many leases. After an error, *request->refusal names the
+ * limit.
+ */
+int fp_node_lease_check(const struct fp_node_leases *leases, struct fp_pools *pools,
+                        const struct fp_lease_request *request);
+
+/*
  * Begins a grant: charges the client and lets the worker make the memory. 0: request->done will be
- * called. After an error it will not be called: -EDQUOT, -ENOSPC, -EMFILE (the client may map no
- * more pieces of memory), -EUSERS (too many leases), -ENOMEM.
+ * called. After an error it will not be called. Errors: as of fp_node_lease_check, or -ENOMEM.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request);

@@ -32,6 +32,36 @@ void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
+static const char *client_name(const struct fp_conn *conn)
+{
+	if (conn->session)
+		return conn->session->client->name;
+	if (conn->client_name[0])
+		return conn->client_name;
+	return conn->client ? conn->client->name : "unknown";
+}
+
+void fp_node_server_refused(struct fp_node_server *server, const struct fp_conn *conn,
+                            const struct fp_refusal *refusal, const char *what)
+{
+	char text[FP_REFUSAL_TEXT_LEN], more[64] = "";
+	const char *bound = refusal->cause == FP_REFUSAL_HOST_MEMORY ? server->pools.host.bound : "";
+	uint64_t now_ns = fp_clock_ns(), untold;
+
+	fp_refusal_counts_add(&server->refusals, refusal->cause, client_name(conn), now_ns);
+	/* the stderr of a private node is the program's, and the program itself says what it met */
+	if (!what || server->options.private_node ||
+	    !fp_refusal_counts_due(&server->refusals, refusal->cause, now_ns, &untold))
+		return;
+	fp_refusal_explain(refusal, text, sizeof(text));
+	if (untold)
+		snprintf(more, sizeof(more), " (and %llu times since the last such line)",
+		         (unsigned long long)untold);
+	fp_log(FP_LOG_WARNING, "refused", "%s to %s at %s, client %s: %s%s%s%s%s", what,
+	       conn->hello.client_name, conn->peer, client_name(conn), *text ? text : "out of memory",
+	       *bound ? " (" : "", bound, *bound ? ")" : "", more);
+}
+
 /* Starts the tick, because something has begun that may become overdue. */
 static void watch(struct fp_node_server *server)
 {
@@ -137,7 +167,7 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 {
 	unsigned long long leases = session->leases.n, mib = session->leases.leased_bytes >> 20;
 
-	fp_log(FP_LOG_INFO, "session",
+	fp_log(session->is_operator ? FP_LOG_DEBUG : FP_LOG_INFO, "session",
 	       "%llu: %s at %s ends: it gives back %llu leases, %llu MiB; read %llu MiB, wrote %llu MiB",
 	       (unsigned long long)session->id, session->name, session->peer, leases, mib,
 	       (unsigned long long)session->read_bytes >> 20,

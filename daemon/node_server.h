@@ -1,6 +1,6 @@
 /*
- * The server: everything in a running farpaged, its listeners, signals, limits and its end. Room:
- * daemon, its root.
+ * The node server is the whole of a running farpaged. It opens the listeners, handles signals,
+ * divides the limits and ends everything. Room: daemon, its root.
  */
 #ifndef FP_NODE_SERVER_H
 #define FP_NODE_SERVER_H
@@ -17,6 +17,7 @@
 #include "listen.h"
 #include "log.h"
 #include "loop.h"
+#include "refusal_counts.h"
 #include "session.h"
 #include "stranger.h"
 #include "turns.h"
@@ -36,6 +37,7 @@ struct fp_counters {
 	uint64_t sessions;
 	uint64_t cut_off, resumed, expired; /* sessions; an expired one counts as cut off too */
 	uint64_t refused;                   /* connections that fp_conn_refuse ended */
+	uint64_t leases_refused;            /* LEASEs */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
@@ -67,6 +69,7 @@ struct fp_node_server {
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_counters counters;
+	struct fp_refusal_counts refusals;
 	uint64_t start_ns;
 	bool draining;   /* no new leases: DRAIN */
 	bool stopping;   /* no new connections either: SIGTERM */
@@ -108,6 +111,16 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
  * stays open.
  */
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
+
+/*
+ * Counts what was refused to a connection, by its cause. The parameter what names it, such as "a
+ * lease of 64.0 MiB". Then it is also logged, if a line of this cause is due and the node is not
+ * private. For FP_REFUSAL_NONE, the line says that the node is out of memory. If what is NULL, this
+ * logs nothing: the caller writes a line of its own, or the client alone is to blame. A line of the
+ * caller does not delay the next line of the cause.
+ */
+void fp_node_server_refused(struct fp_node_server *server, const struct fp_conn *conn,
+                            const struct fp_refusal *refusal, const char *what);
 
 /* Logs why the connection of a peer ends. */
 void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what);

@@ -44,12 +44,22 @@ struct fp_reply *fp_reply_new_data(const struct fp_wire_header *request, size_t 
 	return reply_new(request, FP_WIRE_DATA, data_bytes, 0, n_parts);
 }
 
-struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status)
+struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status,
+                                    const struct fp_refusal *refusal)
 {
-	struct fp_reply *reply = reply_new(request, FP_WIRE_PONG, 0, 0, 0);
+	bool says_why = refusal && refusal->cause != FP_REFUSAL_NONE;
+	size_t len_bytes = says_why ? sizeof(struct fp_wire_refusal) : 0;
+	struct fp_reply *reply = reply_new(request, FP_WIRE_PONG, len_bytes, len_bytes, 0);
+	uint8_t *head = reply ? (uint8_t *)(reply->parts + 1) : NULL;
+	struct fp_wire_refusal wire;
 
-	if (reply)
-		fp_wire_header_encode(FP_WIRE_ERROR, status, request->tag, 0, (uint8_t *)(reply->parts + 1));
+	if (!reply)
+		return NULL;
+	fp_wire_header_encode(FP_WIRE_ERROR, status, request->tag, len_bytes, head);
+	if (says_why) {
+		fp_refusal_to_wire(refusal, &wire);
+		fp_wire_refusal_encode(&wire, head + FP_WIRE_HEADER_BYTES);
+	}
 	return reply;
 }
 

@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include "lease.h"
+#include "refusal.h"
 #include "wire.h"
 
 struct fp_part {
@@ -44,8 +45,9 @@ struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire
  * memory.
  */
 struct fp_reply *fp_reply_new_data(const struct fp_wire_header *request, size_t data_bytes, unsigned n_parts);
-/* An ERROR with that status. */
-struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status);
+/* An ERROR with that status. It carries refusal, unless that is NULL or has no cause. */
+struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status,
+                                    const struct fp_refusal *refusal);
 /* Appends a part, and holds its lease. */
 void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
 /* Releases leases and descriptor. NULL is fine. */

@@ -14,6 +14,7 @@
 #include "admission.h"
 #include "node_server.h"
 #include "status.h"
+#include "units.h"
 
 /* The cost of one byte of a STATUS_REPLY: printing it takes as long as copying so many bytes. */
 #define STATUS_COST 12u
@@ -25,7 +26,31 @@ void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void 
 
 static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
 {
-	fp_conn_answer_error(conn, &conn->inbox.header, status);
+	fp_conn_answer_error(conn, &conn->inbox.header, status, NULL);
+}
+
+/*
+ * Answers a request that failed: counts it by the limit that it met, and tells that limit. An error
+ * without a limit is only counted, unless the node is out of memory. READs and WRITEs have a count
+ * of their own (denied).
+ */
+static void answer_refusal(struct fp_conn *conn, const struct fp_wire_header *request, int r,
+                           const char *what)
+{
+	bool is_io = request->type == FP_WIRE_READ || request->type == FP_WIRE_WRITE;
+
+	conn->server->counters.leases_refused += request->type == FP_WIRE_LEASE;
+	if (conn->refusal.cause == FP_REFUSAL_NONE && r != -ENOMEM)
+		what = NULL;
+	if (!is_io)
+		fp_node_server_refused(conn->server, conn, &conn->refusal, what);
+	fp_conn_answer_error(conn, request, fp_wire_status_from_errno(r), &conn->refusal);
+}
+
+static int refuse(struct fp_conn *conn, int r, struct fp_refusal refusal)
+{
+	conn->refusal = refusal;
+	return r;
 }
 
 /*
@@ -36,14 +61,12 @@ static bool may(const struct fp_conn *conn, enum fp_right right)
 {
 	const struct fp_config *config = conn->server->config;
 	const struct fp_node_secret *secret;
-	uid_t uid;
 
 	if (config->auth.given) {
 		secret = fp_secrets_find(&config->auth.secrets, conn->session->client->name);
 		return secret && secret->rights & right;
 	}
-	uid = conn->is_unix ? fp_listen_peer_cred(conn->fd).uid : (uid_t)-1;
-	return right != FP_RIGHT_ADMIN || uid == 0 || uid == geteuid();
+	return right != FP_RIGHT_ADMIN || fp_listen_peer_is_owner(conn->fd);
 }
 
 static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
@@ -56,7 +79,8 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 
 	if (conn->session->memfd && fp_chunk_pass(&lease->memory->chunk, &fd) < 0) {
 		fp_node_lease_release(lease);
-		fp_conn_answer_error(conn, request, FP_WIRE_FULL);
+		conn->refusal = (struct fp_refusal){.cause = FP_REFUSAL_MAPPED_LEASES, .by_files = true};
+		answer_refusal(conn, request, -ENOSPC, "a lease");
 		return;
 	}
 	if (conn->session->memfd)
@@ -104,6 +128,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
 	struct fp_conn *conn = user;
 	const struct fp_wire_header *request = &conn->lease_request;
+	bool pins = lease->key && lease->key->populated; /* else the memory itself was missing */
 	char reason[64];
 
 	conn->leasing = false;
@@ -116,56 +141,57 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 			fp_node_lease_release(lease);
 		if (status < 0 && status != -ECANCELED) {
 			fp_log(FP_LOG_ERROR, "pool",
-			       lease->granted
-			           ? "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, "
-			             "ulimit -l)"
-			           : "%s: the host could not give %llu MiB to %s: %s",
+			       pins ? "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, "
+			              "ulimit -l)"
+			            : "%s: the host could not give %llu MiB to %s: %s",
 			       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
 			       conn->peer, fp_strerror(status, reason, sizeof(reason)));
-			fp_conn_answer_error(conn, request, FP_WIRE_FULL);
+			conn->refusal = (struct fp_refusal){.cause = pins ? FP_REFUSAL_LOCKED_MEMORY
+			                                                  : FP_REFUSAL_HOST_MEMORY};
+			answer_refusal(conn, request, -ENOSPC, NULL);
 		}
 	}
 	if (!conn->leasing)
 		fp_conn_settle(conn);
 }
 
-/* Refuses a LEASE, because its connection or its client has as many memfds as it may have. */
-static int refuse_descriptor(struct fp_conn *conn)
-{
-	fp_log(
-	    FP_LOG_WARNING, "client",
-	    "%s: %s at %s has as many descriptors of memory as a connection (2 that are not received) or a "
-	    "client (three quarters of what LimitNOFILE= allows) may have: its LEASE is refused",
-	    conn->client->name, conn->session->name, conn->peer);
-	return -ENOSPC;
-}
-
-static int handle_lease(struct fp_conn *conn)
+static struct fp_lease_request lease_request(struct fp_conn *conn, uint64_t size_bytes)
 {
 	struct fp_node_server *server = conn->server;
-	struct fp_lease_request request = {
+
+	return (struct fp_lease_request){
+	    .size_bytes = size_bytes,
 	    .shareable = conn->session->memfd,
 	    .client = conn->session->client,
 	    .quota_bytes = fp_config_quota(server->config, conn->session->client->name),
 	    .max_leases = server->config->limits.max_leases,
+	    .refusal = &conn->refusal,
 	    .done = lease_done,
 	    .user = conn,
 	};
+}
+
+static bool grants_leases(const struct fp_node_server *server)
+{
+	return !server->draining && !server->stopping;
+}
+
+static int handle_lease(struct fp_conn *conn)
+{
+	struct fp_lease_request request;
 	struct fp_wire_lease lease;
 	int r;
 
 	if (fp_wire_lease_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &lease) < 0)
 		return -EPROTO;
-	if (server->draining || server->stopping) {
-		answer_status(conn, FP_WIRE_DRAINING);
-		return 0;
-	}
+	request = lease_request(conn, lease.size_bytes);
+	if (!grants_leases(conn->server))
+		return refuse(conn, -ESHUTDOWN, (struct fp_refusal){.cause = FP_REFUSAL_DRAINING});
 	if (request.shareable && !fp_conn_promise_fd(conn))
-		return refuse_descriptor(conn);
-	request.size_bytes = lease.size_bytes;
-	r = fp_node_lease_grant(&conn->session->leases, &server->pools, &request);
-	if (r == -EMFILE)
-		return refuse_descriptor(conn);
+		return refuse(conn, -ENOSPC,
+		              (struct fp_refusal){
+		                  .cause = FP_REFUSAL_UNRECEIVED, .limit = FP_CONN_FDS, .used = FP_CONN_FDS});
+	r = fp_node_lease_grant(&conn->session->leases, &conn->server->pools, &request);
 	if (r < 0)
 		return r;
 	conn->lease_request = conn->inbox.header;
@@ -207,8 +233,8 @@ static int handle_attach(struct fp_conn *conn)
 }
 
 /*
- * An unknown parent session gets the same answer as a wrong token. Adopted memory stays until no
- * session holds a lease on it.
+ * An unknown parent session and a wrong session token get the same answer. Adopted memory stays
+ * until no session holds a lease on it.
  */
 static int handle_adopt(struct fp_conn *conn)
 {
@@ -223,6 +249,11 @@ static int handle_adopt(struct fp_conn *conn)
 	parent = fp_node_session_find(&conn->server->sessions, adopt.session_id, adopt.token);
 	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
 		r = fp_node_session_adopt(&conn->server->sessions, conn->session, parent);
+	if (r == -ENOSPC)
+		conn->refusal = (struct fp_refusal){
+		    .cause = FP_REFUSAL_ADOPTED_LEASES, .limit = FP_MAX_ADOPTED, .used = FP_MAX_ADOPTED};
+	else if (r == -ESTALE)
+		conn->refusal.cause = FP_REFUSAL_SESSION;
 	if (r < 0)
 		return r;
 	adopted.n_leases = conn->session->leases.n;
@@ -262,17 +293,38 @@ static int handle_qp(struct fp_conn *conn)
 	return 0;
 }
 
+/*
+ * The refusal that a LEASE of the smallest size would get now. Cause NONE: it would not be refused.
+ */
+static struct fp_refusal what_would_refuse(struct fp_conn *conn)
+{
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
+	struct fp_lease_request request = lease_request(conn, FP_WIRE_LEASE_ALIGN);
+
+	request.refusal = &refusal;
+	if (!may(conn, FP_RIGHT_LEASE))
+		return (struct fp_refusal){.cause = FP_REFUSAL_RIGHT, .limit = FP_RIGHT_LEASE};
+	if (!grants_leases(conn->server))
+		return (struct fp_refusal){.cause = FP_REFUSAL_DRAINING};
+	(void)fp_node_lease_check(&conn->session->leases, &conn->server->pools, &request);
+	return refusal;
+}
+
 static int handle_info(struct fp_conn *conn)
 {
 	uint64_t quota_bytes = fp_config_quota(conn->server->config, conn->session->client->name);
 	struct fp_wire_info info = {
 	    .leased_bytes = conn->session->leases.leased_bytes,
 	    .quota_bytes = quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes,
+	    .charged_bytes = conn->session->client->leased_bytes,
 	};
 	uint8_t payload[sizeof(info)];
+	struct fp_refusal refusal;
 
 	fp_pools_collect(&conn->server->pools); /* memory comes back a moment after a program's end */
 	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &info.free_bytes);
+	refusal = what_would_refuse(conn);
+	fp_refusal_to_wire(&refusal, &info.refusal);
 	fp_wire_info_encode(&info, payload);
 	fp_request_answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
 	return 0;
@@ -455,47 +507,81 @@ static const struct {
 	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: no right is needed */
 	/*
 	 * Handles the message. 0: it has answered, or will. -EPROTO: the message is malformed. Any
-	 * other error becomes the answer.
+	 * other error becomes the answer, with conn->refusal.
 	 */
 	int (*handle)(struct fp_conn *conn);
+	bool of_operators; /* true: an operator's session may send it, too */
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)
 #define LINK    (1u << FP_WIRE_LINK)
-    [FP_WIRE_HELLO] = {"HELLO", FP_CONN_HELLO, 1u << 0, 0, fp_admission_hello},
-    [FP_WIRE_AUTH] = {"AUTH", FP_CONN_AUTH, CONTROL | LINK, 0, fp_admission_auth},
-    [FP_WIRE_PING] = {"PING", FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping},
-    [FP_WIRE_BYE] = {"BYE", FP_CONN_OPEN, CONTROL, 0, handle_bye},
-    [FP_WIRE_LEASE] = {"LEASE", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease},
-    [FP_WIRE_RELEASE] = {"RELEASE", FP_CONN_OPEN, CONTROL, 0, handle_release},
-    [FP_WIRE_ATTACH] = {"ATTACH", FP_CONN_OPEN, CONTROL, 0, handle_attach},
-    [FP_WIRE_ADOPT] = {"ADOPT", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_adopt},
-    [FP_WIRE_INFO] = {"INFO", FP_CONN_OPEN, CONTROL, 0, handle_info},
-    [FP_WIRE_STATUS] = {"STATUS", FP_CONN_OPEN, CONTROL, FP_RIGHT_STATUS, handle_status},
-    [FP_WIRE_DRAIN] = {"DRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_drain},
-    [FP_WIRE_UNDRAIN] = {"UNDRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_undrain},
-    [FP_WIRE_QP] = {"QP", FP_CONN_OPEN, LINK, 0, handle_qp},
-    [FP_WIRE_READ] = {"READ", FP_CONN_OPEN, LINK, 0, handle_read},
-    [FP_WIRE_WRITE] = {"WRITE", FP_CONN_OPEN, LINK, 0, handle_write},
+    [FP_WIRE_HELLO] = {"HELLO", FP_CONN_HELLO, 1u << 0, 0, fp_admission_hello, false},
+    [FP_WIRE_AUTH] = {"AUTH", FP_CONN_AUTH, CONTROL | LINK, 0, fp_admission_auth, false},
+    [FP_WIRE_PING] = {"PING", FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping, true},
+    [FP_WIRE_BYE] = {"BYE", FP_CONN_OPEN, CONTROL, 0, handle_bye, true},
+    [FP_WIRE_LEASE] = {"LEASE", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease, false},
+    [FP_WIRE_RELEASE] = {"RELEASE", FP_CONN_OPEN, CONTROL, 0, handle_release, false},
+    [FP_WIRE_ATTACH] = {"ATTACH", FP_CONN_OPEN, CONTROL, 0, handle_attach, false},
+    [FP_WIRE_ADOPT] = {"ADOPT", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_adopt, false},
+    [FP_WIRE_INFO] = {"INFO", FP_CONN_OPEN, CONTROL, 0, handle_info, true},
+    [FP_WIRE_STATUS] = {"STATUS", FP_CONN_OPEN, CONTROL, FP_RIGHT_STATUS, handle_status, true},
+    [FP_WIRE_DRAIN] = {"DRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_drain, true},
+    [FP_WIRE_UNDRAIN] = {"UNDRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_undrain, true},
+    [FP_WIRE_QP] = {"QP", FP_CONN_OPEN, LINK, 0, handle_qp, false},
+    [FP_WIRE_READ] = {"READ", FP_CONN_OPEN, LINK, 0, handle_read, false},
+    [FP_WIRE_WRITE] = {"WRITE", FP_CONN_OPEN, LINK, 0, handle_write, false},
 };
+
+static void refuse_malformed(struct fp_conn *conn, const char *reason)
+{
+	const struct fp_refusal refusal = {.cause = FP_REFUSAL_PROTOCOL};
+
+	fp_conn_refuse(conn, FP_WIRE_MALFORMED, &refusal, reason);
+}
+
+/* The handler's result, or -EPERM if the client may not ask that. */
+static int handle(struct fp_conn *conn, uint8_t type)
+{
+	enum fp_right right = handlers[type].right;
+
+	conn->refusal = (struct fp_refusal){.cause = FP_REFUSAL_NONE};
+	if (right && !may(conn, right))
+		return refuse(conn, -EPERM, (struct fp_refusal){.cause = FP_REFUSAL_RIGHT, .limit = right});
+	if (conn->session && conn->session->is_operator && !handlers[type].of_operators)
+		return -EPERM; /* counted as "other": it met no limit */
+	return handlers[type].handle(conn);
+}
+
+/* Names what was refused: "a lease of 64.0 MiB", "DRAIN". */
+static const char *name_request(const struct fp_conn *conn, char *buf, size_t len)
+{
+	struct fp_wire_lease lease;
+	char size[16];
+
+	if (conn->inbox.header.type != FP_WIRE_LEASE ||
+	    fp_wire_lease_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &lease) < 0)
+		return handlers[conn->inbox.header.type].name;
+	snprintf(buf, len, "a lease of %s", fp_size_format(lease.size_bytes, size, sizeof(size)));
+	return buf;
+}
 
 void fp_request_handle(struct fp_conn *conn)
 {
 	uint8_t type = conn->inbox.header.type;
-	char why[48];
+	char text[48];
 	int r;
 
 	if (conn->session)
 		conn->session->unconfirmed = false;
 	if (type >= FP_ARRAY_LEN(handlers) || !handlers[type].handle || handlers[type].state != conn->state ||
 	    !(handlers[type].purposes & 1u << conn->hello.purpose)) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");
+		refuse_malformed(conn, "it sent a message out of turn");
 		return;
 	}
-	r = handlers[type].right && !may(conn, handlers[type].right) ? -EPERM : handlers[type].handle(conn);
+	r = handle(conn, type);
 	if (r == -EPROTO) {
-		snprintf(why, sizeof(why), "its %s is malformed", handlers[type].name);
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, why);
+		snprintf(text, sizeof(text), "its %s is malformed", handlers[type].name);
+		refuse_malformed(conn, text);
 	} else if (r < 0) {
-		answer_status(conn, fp_wire_status_from_errno(r));
+		answer_refusal(conn, &conn->inbox.header, r, name_request(conn, text, sizeof(text)));
 	}
 }

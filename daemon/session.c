@@ -12,6 +12,13 @@
 #include "cleanup.h"
 #include "clock.h"
 
+static void count(struct fp_node_sessions *sessions, struct fp_node_session *session, int by)
+{
+	*(session->is_operator ? &sessions->n_operators : &sessions->n) += (unsigned)by;
+	*(session->is_operator ? &session->client->n_operators : &session->client->n_sessions) +=
+	    (unsigned)by;
+}
+
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session)
 {
@@ -24,7 +31,6 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 	if (r < 0)
 		return r;
 	session->client = fp_client_ref(client);
-	client->n_sessions++;
 	snprintf(session->name, sizeof(session->name), "%s", name);
 	snprintf(session->peer, sizeof(session->peer), "%s", peer);
 	session->transport = "tcp";
@@ -32,9 +38,16 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 	session->opened_ns = fp_clock_ns();
 	session->next = sessions->first;
 	sessions->first = session;
-	sessions->n++;
+	count(sessions, session, 1);
 	*ret_session = fp_take_ptr(session);
 	return 0;
+}
+
+void fp_node_session_set_operator(struct fp_node_sessions *sessions, struct fp_node_session *session)
+{
+	count(sessions, session, -1);
+	session->is_operator = true;
+	count(sessions, session, 1);
 }
 
 void fp_node_session_disarm(struct fp_node_session *session)
@@ -84,10 +97,9 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 	while (*p != session)
 		p = &(*p)->next;
 	*p = session->next;
-	sessions->n--;
+	count(sessions, session, -1);
 	fp_node_session_disarm(session);
 	fp_node_leases_done(&session->leases);
-	session->client->n_sessions--;
 	fp_client_put(session->client);
 	explicit_bzero(session, sizeof(*session));
 	free(session);

@@ -22,9 +22,11 @@
 
 #define FP_PEER_LEN 80
 
+#define FP_MAX_OPERATORS 8 /* sessions that look after the node: max_sessions does not count them */
+
 /*
- * The most places that the lease tables of one client's adopting sessions may have together. It is
- * enough for 500 children of a parent with 256 leases.
+ * The lease tables of one client's adopting sessions may have at most so many places together. That
+ * is enough for 500 children of a parent with 256 leases.
  */
 #define FP_MAX_ADOPTED (1u << 17)
 
@@ -48,7 +50,8 @@ struct fp_node_session {
 	char peer[FP_PEER_LEN];
 	/* The transport of the newest connection: "shm", "tcp", "rdma", "rdma+tcp". Static. */
 	const char *transport;
-	bool memfd; /* its leases are passed to the client, as memfds */
+	bool memfd;       /* its leases are passed to the client, as memfds */
+	bool is_operator; /* it looks after the node, and has no leases */
 	/*
 	 * Holds a reference. The leases of this session have keys for the links of this peer. NULL:
 	 * no keys.
@@ -64,7 +67,8 @@ struct fp_node_session {
 /* Zero-initialised, it is empty. */
 struct fp_node_sessions {
 	struct fp_node_session *first;
-	unsigned n;
+	unsigned n; /* without those of operators */
+	unsigned n_operators;
 	uint64_t last_id;
 };
 
@@ -74,6 +78,8 @@ struct fp_node_sessions {
  */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
+/* Makes a new session one of an operator. */
+void fp_node_session_set_operator(struct fp_node_sessions *sessions, struct fp_node_session *session);
 /*
  * Ends cm_peer. When this returns, no link reaches the session's leases any more, and the worker
  * revokes their keys. Takes some milliseconds. A session without cm_peer is fine.

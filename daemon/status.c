@@ -98,6 +98,8 @@ static void print_sessions(const struct fp_node_server *server, FILE *out)
 
 	fprintf(out, "\"sessions\":[");
 	for (const struct fp_node_session *s = server->sessions.first; s; s = s->next) {
+		if (s->is_operator)
+			continue;
 		if (ftell(out) > (long)(FP_WIRE_MAX_STATUS - 2 * SESSION_MAX_BYTES)) {
 			omitted++;
 			continue;
@@ -156,12 +158,33 @@ static void print_counters(const struct fp_node_server *server, FILE *out)
 
 	fprintf(out,
 	        "\"counters\":{\"connections\":%llu,\"sessions\":%llu,\"sessions_cut_off\":%llu,"
-	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,\"evicted\":%llu,"
+	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,"
+	        "\"leases_refused\":%llu,\"evicted\":%llu,"
 	        "\"denied\":%llu,\"reads\":%llu,"
 	        "\"writes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu},",
 	        (ull)c->connections, (ull)c->sessions, (ull)c->cut_off, (ull)c->resumed, (ull)c->expired,
-	        (ull)c->refused, (ull)c->evicted, (ull)denied(server), (ull)c->reads, (ull)c->writes,
-	        (ull)c->read_bytes, (ull)c->written_bytes);
+	        (ull)c->refused, (ull)c->leases_refused, (ull)c->evicted, (ull)denied(server), (ull)c->reads,
+	        (ull)c->writes, (ull)c->read_bytes, (ull)c->written_bytes);
+}
+
+/* The causes that have occurred. */
+static void print_refusals(const struct fp_node_server *server, FILE *out)
+{
+	uint64_t now_ns = fp_clock_ns();
+	const char *comma = "";
+
+	fprintf(out, "\"refusals\":[");
+	for (unsigned i = 0; i < FP_REFUSAL_CAUSES; i++) {
+		const struct fp_refusal_count *count = &server->refusals.causes[i];
+
+		if (!count->n)
+			continue;
+		fprintf(out, "%s{\"cause\":\"%s\",\"count\":%llu,\"last_client\":\"%s\",\"last_age_s\":%llu}",
+		        comma, fp_refusal_name((enum fp_refusal_cause)i), (ull)count->n, count->last_client,
+		        (ull)((now_ns - count->last_ns) / FP_NSEC_PER_SEC));
+		comma = ",";
+	}
+	fprintf(out, "],");
 }
 
 int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_len)
@@ -174,14 +197,15 @@ int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_l
 		return -ENOMEM;
 	fprintf(out,
 	        "{\"version\":\"%s\",\"pid\":%d,\"uptime_s\":%llu,\"state\":\"%s\",\"connections\":%u,"
-	        "\"strangers\":%u,",
+	        "\"strangers\":%u,\"operators\":%u,",
 	        FP_VERSION, getpid(), (ull)((fp_clock_ns() - server->start_ns) / FP_NSEC_PER_SEC),
 	        server->stopping   ? "stopping"
 	        : server->draining ? "draining"
 	                           : "serving",
-	        server->n_conns, server->strangers.origins.n_conns);
+	        server->n_conns, server->strangers.origins.n_conns, server->sessions.n_operators);
 	print_pools(server, out);
 	print_counters(server, out);
+	print_refusals(server, out);
 	print_rdma(server, out);
 	print_clients(server, out);
 	print_sessions(server, out);

@@ -37,6 +37,27 @@ static void await_free(struct fp_session *session, uint64_t wanted_bytes)
 		assert_true(fp_clock_ns() < end_ns);
 }
 
+/* The last call was refused for this limit, of which so much is in use. */
+static void assert_refusal(struct fp_session *session, enum fp_refusal_cause cause, uint64_t limit,
+                           uint64_t used)
+{
+	struct fp_refusal refusal;
+
+	fp_session_refusal(session, &refusal);
+	assert_int_equal(refusal.cause, cause);
+	assert_true(refusal.limit == limit);
+	assert_true(refusal.used == used);
+}
+
+/* What would refuse even the smallest lease now. */
+static enum fp_refusal_cause would_refuse(struct fp_session *session)
+{
+	struct fp_node_info info;
+
+	assert_int_equal(fp_session_info(session, &info), 0);
+	return info.refusal.cause;
+}
+
 static void release(void **state)
 {
 	struct rig *rig = *state;
@@ -61,8 +82,12 @@ static void pool_full(void **state)
 	struct rig *rig = *state;
 	const struct fp_lease *lease;
 
+	assert_refusal(rig->session, FP_REFUSAL_NONE, 0, 0);
 	assert_int_equal(fp_session_lease(rig->session, POOL_BYTES, &lease), -ENOSPC);
+	assert_refusal(rig->session, FP_REFUSAL_POOLS, POOL_BYTES, MIB);
+	assert_int_equal(would_refuse(rig->session), FP_REFUSAL_NONE);
 	assert_int_equal(fp_session_lease(rig->session, POOL_BYTES - MIB, &lease), 0);
+	assert_int_equal(would_refuse(rig->session), FP_REFUSAL_POOLS);
 	assert_int_equal(fp_session_lease(rig->session, 4096, &lease), -ENOSPC);
 	assert_int_equal(fp_session_release(rig->session, rig->lease->id), 0);
 	await_free(rig->session, MIB);
@@ -73,15 +98,20 @@ static void quota(void **state)
 {
 	struct rig *rig = *state;
 	const struct fp_lease *lease;
+	struct fp_node_info info;
 	struct fp_session *other;
 
 	assert_int_equal(rig_open(&rig->url, NULL, 0, &rig->session), 0);
 	assert_int_equal(fp_session_lease(rig->session, 9 * MIB, &lease), -EDQUOT);
 	assert_int_equal(fp_session_lease(rig->session, 8 * MIB, &lease), 0);
 	assert_int_equal(fp_session_lease(rig->session, 4096, &lease), -EDQUOT);
+	assert_refusal(rig->session, FP_REFUSAL_QUOTA, 8 * MIB, 8 * MIB);
+	assert_int_equal(would_refuse(rig->session), FP_REFUSAL_QUOTA);
 	/* one quota for all sessions of a client */
 	assert_int_equal(rig_open(&rig->url, NULL, 0, &other), 0);
 	assert_int_equal(fp_session_lease(other, 4096, &lease), -EDQUOT);
+	assert_int_equal(fp_session_info(other, &info), 0);
+	assert_true(info.quota_bytes == 8 * MIB && info.charged_bytes == 8 * MIB);
 	fp_session_close(other);
 }
 
@@ -193,7 +223,34 @@ static void status_and_drain(void **state)
 	assert_true(info.leased_bytes == MIB);
 	assert_int_equal(info.sessions, 1);
 	assert_int_equal(fp_session_lease(rig->session, MIB, &lease), -ENOSPC);
+	assert_refusal(rig->session, FP_REFUSAL_DRAINING, 0, 0);
+	assert_int_equal(would_refuse(rig->session), FP_REFUSAL_DRAINING);
 	assert_int_equal(rig_write(rig->link, rig->lease->id, 0, "still", 5), 0);
+}
+
+/* An operator's session asks and drains, and leases nothing. */
+static void operators(void **state)
+{
+	struct rig *rig = *state;
+	const struct fp_session_options options = {
+	    .secret = RIG_SECRET, .deadline_ns = PATIENCE_NS, .is_operator = true};
+	struct fp_session_options wrong = options;
+	const struct fp_lease *lease;
+	struct fp_drain_info info;
+	struct fp_refusal refusal;
+	char *json;
+
+	assert_int_equal(fp_session_open(&rig->url, &options, &rig->session), 0);
+	assert_int_equal(fp_session_lease(rig->session, MIB, &lease), -EPERM);
+	assert_int_equal(fp_session_status(rig->session, &json), 0);
+	free(json);
+	assert_int_equal(fp_session_drain(rig->session, &info), 0);
+	assert_int_equal(info.sessions, 0);
+	assert_int_equal(fp_session_undrain(rig->session), 0);
+	wrong.secret = "none of its secrets";
+	wrong.refusal = &refusal;
+	assert_int_equal(fp_session_open(&rig->url, &wrong, &rig->session), -EACCES);
+	assert_int_equal(refusal.cause, FP_REFUSAL_SECRET);
 }
 
 #define on(fixture, test) cmocka_unit_test_setup_teardown(test, fixture, rig_teardown)
@@ -201,10 +258,15 @@ static void status_and_drain(void **state)
 int run_lease_cases(void)
 {
 	const struct CMUnitTest lease[] = {
-	    on(rig_setup, sizes),       on(rig_setup, release),
-	    on(rig_setup, pool_full),   on(rig_setup_quota, quota),
-	    on(rig_setup, scrubbed),    on(rig_setup, foreign_leases),
-	    on(rig_setup, many_leases), on(rig_setup_secret, status_and_drain),
+	    on(rig_setup, sizes),
+	    on(rig_setup, release),
+	    on(rig_setup, pool_full),
+	    on(rig_setup_quota, quota),
+	    on(rig_setup, scrubbed),
+	    on(rig_setup, foreign_leases),
+	    on(rig_setup, many_leases),
+	    on(rig_setup_secret, status_and_drain),
+	    on(rig_setup_secret, operators),
 	};
 
 	return cmocka_run_group_tests(lease, NULL, NULL);

@@ -64,7 +64,7 @@ class Auth(unittest.TestCase):
 
     def hello(self):
         from farpaged import HELLO, frame
-        return frame(HELLO, bytes([1, 1, CONTROL]) + bytes(125))
+        return frame(HELLO, bytes([2, 2, CONTROL]) + bytes(125))
 
     def test_client_with_a_secret_learns_that_the_node_has_none(self):
         with Farpaged(BOTH) as open_node:

@@ -114,7 +114,7 @@ class Strangers(NodeCase):
     def say_hello(self, url, purpose, session_id=0, token=bytes(16)):
         connection = Connection.__new__(Connection)
         connection.sock = self.node.connect(url)
-        connection.send(frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, purpose, 0, 0, session_id, token, bytes(32), b"test")))
+        connection.send(frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, purpose, 0, 0, session_id, token, bytes(32), b"test")))
         connection.answer(CHALLENGE)
         return connection
 
@@ -180,20 +180,20 @@ class Shares(NodeCase):
         node = self.start(BOTH + "limits: { max_sessions: 8 }\n")
         taken = self.take(lambda: node.session(node.urls[1]))
         self.assertEqual(len(taken), 6)
-        node.await_log("its client has three quarters of one of these")
+        node.await_log("the client has 6 sessions, as many as one client may have (three quarters of max_sessions)")
         taken += [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, node.session, node.urls[0])
-        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_sessions")
+        self.assertEqual(next(r for r in taken[0].status()["refusals"] if r["cause"] == "max_sessions")["count"], 2)
 
     def test_connections(self):
         node = self.start(BOTH + "limits: { max_connections: 8 }\n")
         session = node.session(node.urls[1])
         links = self.take(session.link)
         self.assertEqual(len(links), 5)
-        node.await_log("its client has three quarters of one of these")
+        node.await_log("the client has 6 connections, as many as one client may have (three quarters of max_connections)")
         others = [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, others[0].link)
-        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_sessions or max_connections")
+        self.assertEqual(next(r for r in session.status()["refusals"] if r["cause"] == "max_connections")["count"], 2)
 
     def test_connections_where_descriptors_are_few(self):
         """A quarter of them, whatever max_connections and max_sessions are."""
@@ -226,7 +226,7 @@ class Shares(NodeCase):
         node, session = self.start_with_64_descriptors()
         one, other = session(0), session(1)
         self.assertEqual(len(self.take(lambda: self.lease(one))), 24)
-        node.await_log("client: one: test at")
+        node.await_log("client one: the client has")
         for _ in range(8):
             self.lease(other)
         self.refused(FULL, other.lease, MIB)
@@ -236,7 +236,7 @@ class Shares(NodeCase):
         unread = [session(0) for _ in range(4)]
         for hostile in unread:
             hostile.send(frame(LEASE, struct.pack("<QII", 4096, 0, 0)) * 8)
-        node.await_log("client: one: test at")
+        node.await_log("client one: the client has")
         self.lease(session(1))
 
 

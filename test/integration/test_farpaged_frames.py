@@ -14,7 +14,7 @@ SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
 
 
 def hello(**changes):
-    fields = {"min": 1, "max": 1, "purpose": CONTROL, "reserved": 0, "features": 0, "session": 0, "token": bytes(16),
+    fields = {"min": 2, "max": 2, "purpose": CONTROL, "reserved": 0, "features": 0, "session": 0, "token": bytes(16),
               "nonce": bytes(32), "name": b"frames", **changes}
     return struct.pack("<BBBBIQ16s32s64s", *fields.values())
 
@@ -56,7 +56,7 @@ class Frames(unittest.TestCase):
         for url in self.urls():
             for data, expected in ((b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", MALFORMED), (bytes(24), MALFORMED),
                                    (frame(HELLO, hello(), version=2), VERSION_GAP),
-                                   (frame(HELLO, hello(min=2, max=9)), VERSION_GAP),
+                                   (frame(HELLO, hello(min=3, max=9)), VERSION_GAP),
                                    (frame(HELLO, hello(min=2, max=1)), MALFORMED),
                                    (frame(HELLO, hello(purpose=4)), MALFORMED),
                                    (frame(HELLO, hello(reserved=1)), MALFORMED),
@@ -262,7 +262,7 @@ class Frames(unittest.TestCase):
                               for t in range(1, 17, 2)))
         for tag in range(1, 17, 2):
             session.answer(LEASE + 1, tag)
-            leased = struct.unpack("<QQQQ", session.answer(INFO + 1, tag + 1))[2]
+            leased = struct.unpack_from("<QQQQ", session.answer(INFO + 1, tag + 1))[2]
             self.assertEqual(leased, (tag + 1) // 2 << 20)
         session.close()
 

@@ -292,7 +292,7 @@ class Limited(Case):
         self.assertTrue(128 * MIB < free < 256 * MIB, free)
         self.assertLess(session.status()["pools"][0]["free_bytes"], 256 * MIB)
         self.refused(FULL, session.lease, 256 * MIB)
-        node.await_log("a lease of 256.0 MiB is refused")
+        node.await_log("refused: a lease of 256.0 MiB to test at")
         link = session.link()
         written = []
         with self.assertRaises(Refused) as refused:  # and what it grants, it has

@@ -302,7 +302,7 @@ class Unreceived(Case):
             os.close(fd)
             memory[:] = b"v" * MIB
             hostile = [self.flood(node) for _ in range(8)]
-            node.await_log("its LEASE is refused")
+            node.await_log("refused: a lease of")
             self.lease_and_release(victim)
             self.assert_well(victim, memory)
             self.assertEqual([self.is_cut(session) for session in hostile], [False] * 8, node.log())

@@ -29,17 +29,33 @@ secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 CONTROL, LINK, RESUME = 1, 2, 3
 (MALFORMED, VERSION_GAP, DENIED, FULL, OVER_QUOTA, DRAINING, BUSY, BAD_VALUE, NOT_PERMITTED, BROKEN,
  GONE) = range(1, 12)
-MEMFD, KEYS, CM = 1, 2, 4
+MEMFD, KEYS, CM, OPERATOR = 1, 2, 4, 8
+VERSION = 2
 HEADER = struct.Struct("<IBBHIiQ")
 MAGIC = 0x50524146
+
+
+CAUSES = ["none", "draining", "pools", "host_memory", "quota", "max_leases", "mapped_leases", "unreceived", "locked_memory",
+          "max_sessions", "max_connections", "links", "operators", "right", "adopted_leases", "secret", "session"]
+SHARE, FILES = 1, 2
+
+
+def refusal(payload):
+    """cause, limit, used and flags of it; nothing if the ERROR does not say why"""
+    if not payload:
+        return None
+    cause, flags, reserved, limit, used = struct.unpack("<HHIQQ", payload)
+    assert reserved == 0
+    return CAUSES[cause], limit, used, flags
 
 
 class Refused(Exception):
     """The node answered ERROR."""
 
-    def __init__(self, status):
+    def __init__(self, status, payload=b""):
         super().__init__(f"status {status}")
         self.status = status
+        self.refusal = refusal(payload)
 
 
 class Farpaged:
@@ -144,7 +160,7 @@ def table(segments):
 class Connection:
     """A byte stream to the node, after its handshake unless told otherwise."""
 
-    def __init__(self, sock, purpose, session_id=0, token=bytes(16), secret=None, features=0, name="test", versions=(1, 1)):
+    def __init__(self, sock, purpose, session_id=0, token=bytes(16), secret=None, features=0, name="test", versions=(VERSION, VERSION)):
         self.sock = sock
         nonce = os.urandom(32)
         hello = struct.pack("<BBBBIQ16s32s64s", *versions, purpose, 0, features, session_id, token, nonce, name.encode())
@@ -179,7 +195,7 @@ class Connection:
     def answer(self, kind, tag=0):
         got, status, got_tag, payload = self.receive_frame()
         if got == ERROR:
-            raise Refused(status)
+            raise Refused(status, payload)
         assert (got, got_tag) == (kind, tag), (got, got_tag)
         return payload
 
@@ -235,7 +251,7 @@ class Session(Connection):
         data += self.receive(24 - len(data)) if len(data) < 24 else b""
         kind, status = data[5], struct.unpack_from("<i", data, 12)[0]
         if kind == ERROR:
-            raise Refused(status)
+            raise Refused(status, data[24:] + self.receive(24 + struct.unpack_from("<I", data, 8)[0] - len(data)))
         data += self.receive(56 - len(data))
         size, lease_id, flags, *key = struct.unpack_from("<QIIQI", data, 24)
         assert len(fds) == flags & MEMFD
@@ -262,7 +278,12 @@ class Session(Connection):
 
     def info(self):
         """capacity, free, leased to this session, quota"""
-        return struct.unpack("<QQQQ", self.ask(INFO))
+        return struct.unpack_from("<QQQQ", self.ask(INFO))
+
+    def room(self):
+        """bytes that its client has leased, and what would refuse a LEASE now"""
+        payload = self.ask(INFO)
+        return struct.unpack_from("<Q", payload, 32)[0], refusal(payload[40:])
 
     def status(self):
         return json.loads(self.ask(STATUS))

@@ -360,6 +360,13 @@ const uint8_t *peer_expect(struct peer *peer, enum fp_wire_type type, size_t len
 
 void peer_expect_error(struct peer *peer, enum fp_wire_status status)
 {
+	peer_expect_refusal(peer, status, FP_REFUSAL_NONE);
+}
+
+struct fp_wire_refusal peer_expect_refusal(struct peer *peer, enum fp_wire_status status,
+                                           enum fp_refusal_cause cause)
+{
+	struct fp_wire_refusal refusal = {.cause = FP_REFUSAL_NONE};
 	struct fp_wire_header header;
 	const uint8_t *payload;
 
@@ -367,7 +374,10 @@ void peer_expect_error(struct peer *peer, enum fp_wire_status status)
 	assert_int_equal(header.type, FP_WIRE_ERROR);
 	assert_int_equal(header.status, status);
 	assert_int_equal(header.tag, peer->tag);
-	assert_int_equal(header.length, 0);
+	if (header.length)
+		assert_int_equal(fp_wire_refusal_decode(payload, header.length, &refusal), 0);
+	assert_int_equal(refusal.cause, cause);
+	return refusal;
 }
 
 void peer_expect_end(struct peer *peer)

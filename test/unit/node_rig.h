@@ -99,8 +99,11 @@ size_t peer_encode(struct peer *peer, enum fp_wire_type type, const void *payloa
 bool peer_receive(struct peer *peer, struct fp_wire_header *ret_header, const uint8_t **ret_payload);
 /* Receives an answer to the last request, of that type and length. Returns its payload. */
 const uint8_t *peer_expect(struct peer *peer, enum fp_wire_type type, size_t len);
-/* Receives an ERROR with that status for the last request. */
+/* Receives an ERROR with that status for the last request; it names no limit. */
 void peer_expect_error(struct peer *peer, enum fp_wire_status status);
+/* The same of one that names a limit, which is returned. */
+struct fp_wire_refusal peer_expect_refusal(struct peer *peer, enum fp_wire_status status,
+                                           enum fp_refusal_cause cause);
 /* Checks that the stream ends without another byte. */
 void peer_expect_end(struct peer *peer);
 

@@ -454,7 +454,7 @@ static void test_answer_waits_for_its_turn(void **state)
 	rig_use_up(&peer);
 	fp_conn_close(peer.conn);
 	peer.conn->inbox.header.tag = peer.tag;
-	fp_conn_answer_error(peer.conn, &peer.conn->inbox.header, FP_WIRE_BROKEN);
+	fp_conn_answer_error(peer.conn, &peer.conn->inbox.header, FP_WIRE_BROKEN, NULL);
 	fp_conn_settle(peer.conn);
 	assert_false(peer.conn->sending);
 	assert_int_equal(shutdown(peer.fd, SHUT_WR), 0);

@@ -98,8 +98,8 @@ static void test_closing_while_answers_go_out(void **state)
 }
 
 /*
- * A closing connection goes on receiving, whatever is unsent. Otherwise it would miss the peer's
- * end of file.
+ * A closing connection goes on receiving, even while it still has bytes to send. Otherwise it would
+ * miss the peer's end of file.
  */
 static void test_closing_receives(void **state)
 {
@@ -266,7 +266,10 @@ static void test_end_and_break(void **state)
 	}
 }
 
-/* Half a frame is dropped, and the rest of the connection ends in order. */
+/*
+ * The peer ends in the middle of a frame. The node drops the half frame, answers the whole frames
+ * before it, and the connection ends in order.
+ */
 static void test_end_in_a_frame(void **state)
 {
 	uint8_t bytes[3 * FP_WIRE_HEADER_BYTES];
@@ -325,7 +328,7 @@ static void test_killed_is_not_cut(void **state)
 	assert_false(peer.conn->cut);
 	fp_conn_close(peer.conn);
 	assert_int_equal(STATE_OF(&peer), FP_CONN_KILLED);
-	fp_conn_answer_error(peer.conn, &peer.conn->inbox.header, FP_WIRE_BROKEN);
+	fp_conn_answer_error(peer.conn, &peer.conn->inbox.header, FP_WIRE_BROKEN, NULL);
 	assert_int_equal(peer.conn->outbox.n, 0);
 	AWAIT(rig.server.n_conns == 0);
 	assert_int_equal(rig.server.sessions.n, 0);
@@ -369,7 +372,7 @@ static void test_promised_descriptors(void **state)
 		peer_expect(&peer, FP_WIRE_LEASED, sizeof(struct fp_wire_leased));
 		assert_true(peer.passed_fd >= 0);
 	}
-	peer_expect_error(&peer, FP_WIRE_FULL);
+	peer_expect_refusal(&peer, FP_WIRE_FULL, FP_REFUSAL_UNRECEIVED);
 	peer_lease(&peer, MIB);
 	assert_int_equal(peer.conn->fds_out, 1);
 	peer_close(&peer);

@@ -70,6 +70,33 @@ static void test_limits(void **state)
 	assert_int_equal(t.leases.leased_bytes, 3 * MIB + 4096);
 }
 
+/* A lease comes from one pool. So what is left is the most that one pool has left. */
+static void test_what_is_left_is_of_one_pool(void **state)
+{
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
+	struct fp_lease_request r = request(20 * MIB);
+
+	r.refusal = &refusal;
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
+	assert_int_equal(refusal.cause, FP_REFUSAL_POOLS);
+	assert_int_equal(refusal.limit, 24 * MIB);
+	assert_int_equal(refusal.limit - refusal.used, 16 * MIB);
+}
+
+/*
+ * The first look at the pools may meet a limit. A second look, after memory has come back, meets
+ * none: then no refusal is told.
+ */
+static void test_what_is_granted_met_no_limit(void **state)
+{
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_POOLS, .limit = MIB};
+	struct fp_lease_request r = request(MIB);
+
+	r.refusal = &refusal;
+	assert_int_equal(fp_node_lease_check(&t.leases, &t.pools, &r), 0);
+	assert_int_equal(refusal.cause, FP_REFUSAL_NONE);
+}
+
 static void test_least_size(void **state)
 {
 	struct fp_lease_request r = request(4096);
@@ -230,6 +257,17 @@ static void test_ended_while_being_made(void **state)
 	set_available(true);
 }
 
+/*
+ * The session of a lease in the making ends, and then the worker. All of the lease is freed: see
+ * teardown.
+ */
+static void test_in_the_making_at_the_end(void **state)
+{
+	struct fp_lease_request r = request(4096);
+
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
+}
+
 static void test_tokens(void **state)
 {
 	struct fp_node_sessions sessions = {0};
@@ -251,6 +289,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_pool_with_most_room, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ids_are_the_lowest_free, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_what_is_left_is_of_one_pool, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_what_is_granted_met_no_limit, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_least_size, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_accounted_at_once, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_memory_in_use_outlives_the_release, setup, teardown),
@@ -259,6 +299,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_reserve_after_a_failure, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_sessions, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ended_while_being_made, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_in_the_making_at_the_end, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_tokens, setup, teardown),
 	};
 

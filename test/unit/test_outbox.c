@@ -151,7 +151,7 @@ static void test_clear(void **state)
 static void test_error(void **state)
 {
 	struct fp_wire_header header = request(77), decoded;
-	struct fp_reply *reply = fp_reply_new_error(&header, FP_WIRE_OVER_QUOTA);
+	struct fp_reply *reply = fp_reply_new_error(&header, FP_WIRE_OVER_QUOTA, NULL);
 
 	assert_int_equal(fp_wire_header_decode(reply->parts[0].base, &decoded), 0);
 	assert_int_equal(decoded.type, FP_WIRE_ERROR);

@@ -170,26 +170,34 @@ static void test_lease_limits(void **state)
 {
 	struct peer control = peer_open(false, 0);
 	struct fp_limits *limits = &rig.server.config->limits;
+	struct fp_wire_refusal refusal;
 
 	peer_send_lease(&control, POOL_BYTES + MIB);
-	peer_expect_error(&control, FP_WIRE_FULL);
+	refusal = peer_expect_refusal(&control, FP_WIRE_FULL, FP_REFUSAL_POOLS);
+	assert_int_equal(refusal.limit, POOL_BYTES);
+	assert_int_equal(refusal.used, 0);
 	limits->client_quota_bytes = 2 * MIB;
 	peer_send_lease(&control, 2 * MIB + 4096);
-	peer_expect_error(&control, FP_WIRE_OVER_QUOTA);
+	refusal = peer_expect_refusal(&control, FP_WIRE_OVER_QUOTA, FP_REFUSAL_QUOTA);
+	assert_int_equal(refusal.limit, 2 * MIB);
 	rig.server.draining = true;
 	peer_send_lease(&control, MIB);
-	peer_expect_error(&control, FP_WIRE_DRAINING);
+	peer_expect_refusal(&control, FP_WIRE_DRAINING, FP_REFUSAL_DRAINING);
 	rig.server.draining = false;
 	rig.server.stopping = true;
 	peer_send_lease(&control, MIB);
-	peer_expect_error(&control, FP_WIRE_DRAINING);
+	peer_expect_refusal(&control, FP_WIRE_DRAINING, FP_REFUSAL_DRAINING);
 	rig.server.stopping = false;
 	peer_lease(&control, MIB);
 	limits->max_leases = 1;
 	peer_send_lease(&control, MIB);
-	peer_expect_error(&control, FP_WIRE_BUSY);
+	refusal = peer_expect_refusal(&control, FP_WIRE_BUSY, FP_REFUSAL_LEASES);
+	assert_int_equal(refusal.limit, 1);
+	assert_int_equal(refusal.used, 1);
 	limits->max_leases = 2;
 	peer_lease(&control, MIB);
+	assert_int_equal(rig.server.counters.leases_refused, 5);
+	assert_int_equal(rig.server.refusals.causes[FP_REFUSAL_DRAINING].n, 2);
 	peer_close(&control);
 }
 
@@ -199,8 +207,13 @@ static void test_host_has_no_memory(void **state)
 	struct peer control = peer_open(false, 0);
 
 	rig.pool->numa_node = 1000; /* no machine has it */
+	rig.hold_worker = true;
 	peer_send_lease(&control, MIB);
-	peer_expect_error(&control, FP_WIRE_FULL);
+	AWAIT(control.conn->leasing);
+	control.conn->refusal = (struct fp_refusal){.limit = 7}; /* of another cause: it must not be told */
+	rig_release_worker();
+	peer_expect_refusal(&control, FP_WIRE_FULL, FP_REFUSAL_HOST_MEMORY);
+	assert_int_equal(control.conn->refusal.limit, 0);
 	AWAIT(rig.pool->used_bytes == 0 && rig.pool->leaving_bytes == 0);
 	assert_int_equal(control.conn->session->leases.n, 0);
 	rig.pool->numa_node = FP_NUMA_ANY;
@@ -283,7 +296,7 @@ static void test_memfd_cannot_be_passed(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	rig_release_worker();
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	peer_expect_error(&control, FP_WIRE_FULL);
+	peer_expect_refusal(&control, FP_WIRE_FULL, FP_REFUSAL_MAPPED_LEASES);
 	assert_int_equal(control.conn->session->leases.n, 0);
 	AWAIT(rig.pool->used_bytes == 0);
 	peer_close(&control);
@@ -335,11 +348,11 @@ static void test_adopt(void **state)
 
 	wrong.token[FP_WIRE_TOKEN_BYTES - 1] ^= 1;
 	peer_send_adopt(&child, &wrong);
-	peer_expect_error(&child, FP_WIRE_GONE);
+	peer_expect_refusal(&child, FP_WIRE_GONE, FP_REFUSAL_SESSION);
 	wrong = parent.welcome;
 	wrong.session_id += 100;
 	peer_send_adopt(&child, &wrong);
-	peer_expect_error(&child, FP_WIRE_GONE);
+	peer_expect_refusal(&child, FP_WIRE_GONE, FP_REFUSAL_SESSION);
 	peer_send_adopt(&child, &child.welcome);
 	peer_expect_error(&child, FP_WIRE_BAD_VALUE);
 	peer_send_adopt(&child, &parent.welcome);

@@ -306,7 +306,8 @@ static void test_release_while_read(void **state)
 
 /* ---- peers that go away ---- */
 
-/* A WRITE that is never completed gives its lease back, however its link ends. */
+/* A WRITE that is never completed does not keep its released lease in use, however its link
+ * ends. */
 static void test_end_in_a_write(void **state)
 {
 	for (unsigned way = 0; way < 3; way++) {

@@ -122,7 +122,7 @@ static void test_adopt_of_another_client(void **state)
 	stranger = open_with_secret("the second of two secrets");
 	peer_lease(&parent, MIB);
 	peer_send_adopt(&stranger, &parent.welcome);
-	peer_expect_error(&stranger, FP_WIRE_GONE);
+	peer_expect_refusal(&stranger, FP_WIRE_GONE, FP_REFUSAL_SESSION);
 	peer_send_adopt(&child, &parent.welcome);
 	peer_expect(&child, FP_WIRE_ADOPTED, sizeof(struct fp_wire_adopted));
 	peer_close(&parent);
@@ -143,7 +143,7 @@ static void test_drain(void **state)
 	assert_int_equal(drained.sessions, 2);
 	assert_int_equal(drained.leased_bytes, 3 * MIB);
 	peer_send_lease(&other, MIB);
-	peer_expect_error(&other, FP_WIRE_DRAINING);
+	peer_expect_refusal(&other, FP_WIRE_DRAINING, FP_REFUSAL_DRAINING);
 	peer_send(&control, FP_WIRE_UNDRAIN, NULL, 0);
 	peer_expect(&control, FP_WIRE_UNDRAINED, 0);
 	peer_lease(&other, MIB);
