@@ -68,23 +68,6 @@ uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool)
 	return fp_pool_is_reserved(pool) ? free_bytes : FP_MIN(free_bytes, host_bytes(pools));
 }
 
-void fp_pools_warn(struct fp_pools *pools)
-{
-	uint64_t promised_bytes = 0;
-	char promised[16], available[16];
-
-	for (unsigned i = 0; i < pools->n; i++)
-		if (!fp_pool_is_reserved(pools->items[i]))
-			promised_bytes += pools->items[i]->size_bytes;
-	if (promised_bytes > host_bytes(pools))
-		fp_log(
-		    FP_LOG_WARNING, "pool",
-		    "pools without preallocate are %s, of which the node can have %s now (%s): leases beyond "
-		    "that are refused",
-		    fp_size_format(promised_bytes, promised, sizeof(promised)),
-		    fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
-}
-
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable)
 {
 	struct fp_pool *best = NULL;
@@ -576,6 +559,7 @@ static bool run_make(struct fp_worker_job *job)
 	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
 
 	key->status = fp_pool_populate(memory->pool, &memory->chunk);
+	key->populated = key->status == 0;
 	if (key->status == 0)
 		key->status = fp_cm_server_peer_register(key->peer, memory->chunk.base,
 		                                         memory->chunk.size_bytes, access, &key->region);

@@ -167,8 +167,6 @@ struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, boo
  * whose leases can be passed to clients.
  */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
-/* Logs a warning if the pools without reserved memory are larger than what the host can give. */
-void fp_pools_warn(struct fp_pools *pools);
 
 /* Sums over all pools: leases and their bytes. A lease counts once, however many sessions hold it.
  * Memory that is kept is excluded. */

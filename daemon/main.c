@@ -2,8 +2,11 @@
  * farpaged: the command line. Room: daemon.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
+#include <grp.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -18,26 +21,35 @@
 #include "node_server.h"
 #include "units.h"
 
-#define MANY 65536 /* the greatest value that the configuration allows */
+#define EXIT_USAGE 2
+#define MANY       65536 /* the greatest value that the configuration allows */
 
 static const char usage[] =
-    "Usage: farpaged --config FILE [--check] [--ready-fd N]\n"
-    "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N] [--users-fd N]\n"
+    "Usage: farpaged --config FILE [--check [--user NAME]] [--ready-fd N]\n"
+    "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N]\n"
+    "                [--users-fd N]\n"
     "\n"
     "Lends this machine's memory to the programs of others; see farpaged(8).\n"
     "\n"
     "  --config FILE     serve as FILE says; see farpaged.yaml(5)\n"
-    "  --check           only say whether FILE is valid\n"
-    "  --private         serve this user alone, with one pool, for as long as the parent lives\n"
+    "  --check           only say whether FILE is valid, for the user that serves\n"
+    "  --user NAME       with --check, for root: check as this user; default:\n"
+    "                    farpage, if it exists\n"
+    "  --private         serve this user alone, with one pool, for as long as the\n"
+    "                    parent lives\n"
     "  --listen ADDRESS  unix:PATH, unix:@NAME or tcp://127.0.0.1:PORT (port 0: any)\n"
-    "  --pool-size SIZE  memory to lend, taken from the system as it is used; K, M, G, T\n"
-    "  --ready-fd N      write the addresses as URLs and a newline to descriptor N once serving\n"
-    "  --users-fd N      descriptor N is a pipe: end with the parent only once its other end is closed\n"
-    "                    everywhere\n"
-    "  --help, --version\n";
+    "  --pool-size SIZE  memory to lend, taken from the system as it is used;\n"
+    "                    K, M, G, T\n"
+    "  --ready-fd N      write the addresses as URLs and a newline to descriptor N\n"
+    "                    once serving\n"
+    "  --users-fd N      descriptor N is a pipe: end with the parent only once its\n"
+    "                    other end is closed everywhere\n"
+    "  -h, --help        print this help\n"
+    "  -V, --version     print the version of Farpage\n";
 
 struct arguments {
 	const char *config_path;
+	const char *user; /* NULL: see become_server */
 	const char *listen;
 	uint64_t pool_bytes;
 	bool check, private_node;
@@ -45,11 +57,17 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"config", required_argument, NULL, 'c'},    {"check", no_argument, NULL, 'k'},
-    {"private", no_argument, NULL, 'p'},         {"listen", required_argument, NULL, 'l'},
-    {"pool-size", required_argument, NULL, 's'}, {"ready-fd", required_argument, NULL, 'r'},
-    {"users-fd", required_argument, NULL, 'u'},  {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'v'},         {NULL, 0, NULL, 0},
+    {"config", required_argument, NULL, 'c'},
+    {"check", no_argument, NULL, 'k'},
+    {"private", no_argument, NULL, 'p'},
+    {"listen", required_argument, NULL, 'l'},
+    {"pool-size", required_argument, NULL, 's'},
+    {"ready-fd", required_argument, NULL, 'r'},
+    {"users-fd", required_argument, NULL, 'u'},
+    {"user", required_argument, NULL, 'n'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    {NULL, 0, NULL, 0},
 };
 
 __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
@@ -64,12 +82,21 @@ __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
 	return -EINVAL;
 }
 
+static int empty(const char *option)
+{
+	return wrong("%s: its value is empty", option);
+}
+
 static int parse_fd(const char *option, const char *text, int *ret_fd)
 {
 	uint64_t fd;
 
+	if (!*text)
+		return empty(option);
 	if (fp_number_parse(text, 0, 1 << 20, &fd) < 0)
-		return wrong("%s: '%s' is not a descriptor", option, text);
+		return wrong("%s %s: not a descriptor", option, text);
+	if (fcntl((int)fd, F_GETFD) < 0)
+		return wrong("%s %s: this descriptor is not open", option, text);
 	*ret_fd = (int)fd;
 	return 0;
 }
@@ -77,28 +104,67 @@ static int parse_fd(const char *option, const char *text, int *ret_fd)
 static int parse_pool_size(const char *text, uint64_t *ret_bytes)
 {
 	uint64_t bytes;
+	int r = fp_size_parse(text, &bytes);
 
-	if (fp_size_parse(text, &bytes) < 0 || bytes < FP_POOL_MIN_BYTES || bytes > FP_POOL_MAX_BYTES)
-		return wrong("--pool-size: '%s' is not a size from 1M to 64T", text);
+	if (!*text)
+		return empty("--pool-size");
+	if (r == -EINVAL)
+		return wrong("--pool-size %s: not a size such as 512M or 1.5G", text);
+	if (r < 0 || bytes < FP_POOL_MIN_BYTES || bytes > FP_POOL_MAX_BYTES)
+		return wrong("--pool-size %s: it must be from 1M to 64T", text);
 	*ret_bytes = bytes & ~4095ull;
 	return 0;
 }
 
-static int parse_option(int option, const char *text, struct arguments *args)
+static int parse_text(const char *option, const char *text, const char **ret_text)
+{
+	if (!*text)
+		return empty(option);
+	*ret_text = text;
+	return 0;
+}
+
+/* How many long options begin like this word, which begins with --. */
+static unsigned matches(const char *word)
+{
+	unsigned n = 0;
+
+	for (const struct option *option = options; option->name; option++)
+		n += strncmp(option->name, word + 2, strcspn(word + 2, "=")) == 0;
+	return n;
+}
+
+/*
+ * optopt is 0 for an unknown long option, and the letter of an unknown short option. For a short
+ * option, word may be the argument before, because one argument can have several letters.
+ */
+static int unknown(const char *word)
+{
+	if (!optopt)
+		return wrong(matches(word) > 1 ? "%s: several options begin like this"
+		                               : "%s: there is no such option",
+		             word);
+	if (strncmp(word, "--", 2) == 0 && strchr(word, '='))
+		return wrong("%s: this option takes no value", word);
+	return wrong("-%c: there is no such option", optopt);
+}
+
+/* word: the argument that getopt_long looked at last. */
+static int parse_option(int option, const char *word, struct arguments *args)
 {
 	switch (option) {
 	case 'c':
-		args->config_path = optarg;
-		return 0;
+		return parse_text("--config", optarg, &args->config_path);
 	case 'k':
 		args->check = true;
 		return 0;
+	case 'n':
+		return parse_text("--user", optarg, &args->user);
 	case 'p':
 		args->private_node = true;
 		return 0;
 	case 'l':
-		args->listen = optarg;
-		return 0;
+		return parse_text("--listen", optarg, &args->listen);
 	case 's':
 		return parse_pool_size(optarg, &args->pool_bytes);
 	case 'r':
@@ -108,11 +174,13 @@ static int parse_option(int option, const char *text, struct arguments *args)
 	case 'h':
 		fputs(usage, stdout);
 		exit(EXIT_SUCCESS);
-	case 'v':
+	case 'V':
 		puts("farpaged " FP_VERSION);
 		exit(EXIT_SUCCESS);
+	case ':':
+		return wrong("%s: its value is missing", word);
 	default:
-		return wrong("%s: it is unknown, or lacks its value, or has one too many", text);
+		return unknown(word);
 	}
 }
 
@@ -121,7 +189,7 @@ static int parse(int argc, char **argv, struct arguments *args)
 	int option, r = 0;
 
 	opterr = 0;
-	while (r == 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
+	while (r == 0 && (option = getopt_long(argc, argv, ":hV", options, NULL)) != -1)
 		r = parse_option(option, argv[optind - 1], args);
 	if (r < 0)
 		return r;
@@ -129,6 +197,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 		return wrong("'%s' is one argument too many", argv[optind]);
 	if (args->private_node && (args->config_path || args->check || !args->listen || !args->pool_bytes))
 		return wrong("--private goes with --listen and --pool-size, not with --config");
+	if (args->user && !args->check)
+		return wrong("--user is for --check");
 	if (!args->private_node && args->users_fd >= 0)
 		return wrong("--users-fd is for --private");
 	if (!args->private_node && (!args->config_path || args->listen || args->pool_bytes))
@@ -193,6 +263,60 @@ static void remove_folder(const struct arguments *args)
 	free(path);
 }
 
+/*
+ * The user to check for: the one that --user names, or else farpage, as whom farpaged.service runs.
+ */
+static const struct passwd *server_user(const struct arguments *args)
+{
+	return getpwnam(args->user ? args->user : "farpage");
+}
+
+/*
+ * Becomes the user that will serve, so that the check meets what that user meets: files that it
+ * can't read, folders that it can't enter. *ret_user: that user; NULL: this process stays who it
+ * is.
+ */
+static int become_server(const struct arguments *args, const char **ret_user)
+{
+	const struct passwd *user = server_user(args);
+
+	*ret_user = NULL;
+	if (!user && args->user)
+		return wrong("--user %s: there is no such user", args->user);
+	if (!user || user->pw_uid == geteuid())
+		return 0;
+	if (geteuid() != 0)
+		return args->user ? wrong("--user %s: only root can check for another user", args->user) : 0;
+	if (initgroups(user->pw_name, user->pw_gid) < 0 || setgid(user->pw_gid) < 0 ||
+	    setuid(user->pw_uid) < 0)
+		return wrong("--user %s: %s", user->pw_name, strerror(errno));
+	*ret_user = user->pw_name;
+	return 0;
+}
+
+/* Returns the exit status. */
+static int check(const struct arguments *args)
+{
+	struct fp_config *config;
+	struct fp_conf_error error;
+	const char *user;
+	int r = become_server(args, &user);
+
+	if (r < 0)
+		return EXIT_USAGE;
+	r = fp_config_read(args->config_path, &config, &error);
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "config", "%s%s%s%s", error.text, user ? " (checked for the user " : "",
+		       user ? user : "", user ? ", who will serve; --user names another)" : "");
+		return EXIT_FAILURE;
+	}
+	fp_pools_warn(config->pools, config->n_pools, false);
+	fp_pools_warn_preallocated(config->pools, config->n_pools);
+	printf("%s: valid%s%s\n", args->config_path, user ? " for the user " : "", user ? user : "");
+	fp_config_free(config);
+	return EXIT_SUCCESS;
+}
+
 static int run(const struct arguments *args)
 {
 	struct fp_node_server_options server = {
@@ -213,10 +337,7 @@ static int run(const struct arguments *args)
 		return r;
 	}
 	fp_log_init("farpaged", fp_config_log_level(server.config));
-	if (args->check)
-		printf("%s: valid\n", args->config_path);
-	else
-		r = fp_node_server_run(&server);
+	r = fp_node_server_run(&server);
 	remove_folder(args);
 	fp_config_free(server.config);
 	return r;
@@ -235,6 +356,10 @@ int main(int argc, char **argv)
 	signal(SIGXFSZ, SIG_IGN);
 	fp_log_init("farpaged", FP_LOG_INFO);
 	if (parse(argc, argv, &args) < 0)
-		return 2;
+		return EXIT_USAGE;
+	if (args.check)
+		return check(&args);
+	if (!args.private_node)
+		fp_log_show_times();
 	return run(&args) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -281,8 +281,8 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * Stops the node. Requests under way get no answer. So a page of an unfinished WRITE is not lost:
- * its client keeps the page until we confirm the WRITE.
+ * Stops the node. Requests under way get no answer. That loses no page: a client keeps the page of
+ * a WRITE until the node confirms the WRITE.
  */
 static void stop(struct fp_node_server *server)
 {
@@ -420,7 +420,8 @@ static int open_signals(struct fp_node_server *server)
 
 /*
  * Divides the limit of open files: a quarter for connections, and half for memfds that clients map.
- * The last quarter is for memfds in flight, although these are not open here.
+ * The last quarter is for memfds in flight in sockets. They are not open here, but the kernel
+ * counts them against the same limit.
  */
 static void raise_descriptor_limit(struct fp_node_server *server)
 {
@@ -455,22 +456,42 @@ static int open_pools(struct fp_node_server *server)
 	fp_pools_sum(&server->pools, false, &size_bytes, &free_bytes);
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_set_least(server->pools.items[i], fp_pools_least_bytes(size_bytes));
-	fp_pools_warn(&server->pools);
+	fp_pools_warn(server->config->pools, server->config->n_pools, server->options.private_node);
 	return 0;
+}
+
+/* What to do, or NULL if the error says it. */
+static const char *listen_remedy(int r)
+{
+	switch (r) {
+	case -EADDRINUSE:
+		return "it is in use: stop who listens there (ss -lp), or choose another address";
+	case -ENOTSOCK:
+		return "that file is not a socket: remove it, or choose another path";
+	case -EADDRNOTAVAIL:
+		return "this machine does not have that address (ip address): choose one that it has";
+	case -ENOENT:
+		return "the folder of the socket does not exist: make it, or choose another path";
+	case -EACCES:
+		return "this user may not listen there: a socket's folder must be writable for it, a port "
+		       "below 1024 takes CAP_NET_BIND_SERVICE";
+	default:
+		return NULL;
+	}
 }
 
 static int open_listener(struct fp_listener *listener, const char *text)
 {
 	char reason[64];
+	const char *remedy;
 	int r = fp_listen_parse(text, &listener->address);
 
 	if (r == 0)
 		r = fp_listen_open(&listener->address, &listener->fd);
-	if (r == -EADDRINUSE)
-		fp_log(FP_LOG_ERROR, "listen",
-		       "%s is in use: stop who listens there (ss -lp), or choose another address", text);
-	else if (r < 0)
-		fp_log(FP_LOG_ERROR, "listen", "%s: %s", text, fp_strerror(r, reason, sizeof(reason)));
+	remedy = listen_remedy(r);
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "listen", "%s: %s", text,
+		       remedy ? remedy : fp_strerror(r, reason, sizeof(reason)));
 	return r;
 }
 

@@ -11,7 +11,7 @@
  * stays NULL. 0, or a negative errno after it has logged why. */
 int fp_node_server_rdma_open(struct fp_node_server *server);
 
-/* Lets the loop serve it. Call it once, when the loop runs. */
+/* From here on the loop serves server->cm_server. Call this once, before the loop runs. */
 void fp_node_server_rdma_start(struct fp_node_server *server);
 
 #endif

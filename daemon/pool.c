@@ -12,9 +12,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "log.h"
 #include "units.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -337,6 +339,64 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 		return explain(pool, r, error);
 	*ret_pool = fp_take_ptr(pool);
 	return 0;
+}
+
+static void warn_private(uint64_t promised_bytes)
+{
+	char promised[16], total[16];
+	struct sysinfo host;
+	uint64_t total_bytes;
+
+	if (sysinfo(&host) < 0)
+		return;
+	total_bytes = (host.totalram + host.totalswap) * (uint64_t)host.mem_unit;
+	if (promised_bytes > total_bytes)
+		fp_log(
+		    FP_LOG_WARNING, "pool",
+		    "the pool of %s is larger than this machine's memory and swap, %s: the machine is out "
+		    "of memory before it is full; choose a smaller --pool-size, or a node with more memory",
+		    fp_size_format(promised_bytes, promised, sizeof(promised)),
+		    fp_size_format(total_bytes, total, sizeof(total)));
+}
+
+void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_private)
+{
+	uint64_t promised_bytes = 0;
+	char promised[16], available[16];
+	struct fp_hostmem host;
+
+	for (unsigned i = 0; i < n; i++)
+		if (!pools[i].preallocate && pools[i].backing != FP_BACKING_HUGETLB)
+			promised_bytes += pools[i].size_bytes;
+	if (is_private) {
+		warn_private(promised_bytes);
+		return;
+	}
+	fp_hostmem_read("", &host);
+	if (promised_bytes > host.available_bytes)
+		fp_log(FP_LOG_WARNING, "pool",
+		       "pools without preallocate are %s, the node can have only %s now (%s): it refuses "
+		       "leases beyond that",
+		       fp_size_format(promised_bytes, promised, sizeof(promised)),
+		       fp_size_format(host.available_bytes, available, sizeof(available)), host.bound);
+}
+
+void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n)
+{
+	struct fp_hostmem host;
+	uint64_t bytes = 0;
+	char needed[16], available[16];
+
+	for (unsigned i = 0; i < n; i++)
+		if (pools[i].preallocate && pools[i].backing != FP_BACKING_HUGETLB)
+			bytes += pools[i].size_bytes;
+	fp_hostmem_read("", &host);
+	if (bytes > host.available_bytes)
+		fp_log(FP_LOG_WARNING, "pool",
+		       "pools with preallocate need %s, the node can have only %s now (%s): it does not "
+		       "start with less than they need",
+		       fp_size_format(bytes, needed, sizeof(needed)),
+		       fp_size_format(host.available_bytes, available, sizeof(available)), host.bound);
 }
 
 bool fp_pool_is_reserved(const struct fp_pool *pool)

@@ -73,6 +73,18 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 void fp_pool_close(struct fp_pool *pool);
 
 /*
+ * Logs a warning if the pools that take memory on use are together larger than what the host can
+ * give. The pools of a private node may be larger than that, but not larger than all memory and
+ * swap.
+ */
+void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_private);
+/*
+ * For a check of the configuration: logs a warning if the host can't give the memory that the pools
+ * with preallocate take at the start.
+ */
+void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n);
+
+/*
  * True if the host has set the pool's memory aside. Then no grant fails for lack of the host's
  * memory while the pool has free bytes.
  */

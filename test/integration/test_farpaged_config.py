@@ -1,5 +1,8 @@
 """farpaged and what it is told: each mistake has a message that names it, and a non-zero exit."""
 import os
+import pwd
+import re
+import pty
 import socket
 import subprocess
 import tempfile
@@ -10,6 +13,15 @@ from farpaged import BOTH, Farpaged, main
 
 IO_URING_SETUP = 425  # on every processor
 POOL = "pools: [ { name: main, size: 64M } ]\n"
+
+
+# For the user of this test. Without --user, root's check is for the user farpage, if there is one.
+CHECK = ["--check", "--user", pwd.getpwuid(os.geteuid()).pw_name]
+
+
+def without_warnings(err):
+    """Lines of stderr, but for the one that a machine with little memory causes."""
+    return "".join(line for line in err.splitlines(True) if "pools without preallocate are" not in line)
 
 
 def farpaged(*args):
@@ -31,14 +43,14 @@ class Config(unittest.TestCase):
 
     def refused(self, text, *words, serve=False):
         path = self.write(text)
-        status, _, err = farpaged("--config", path, *([] if serve else ["--check"]))
+        status, _, err = farpaged("--config", path, *([] if serve else CHECK))
         self.assertEqual(status, 1, err)
         for word in words:
             self.assertIn(word, err)
 
     def accepted(self, text):
-        status, out, err = farpaged("--config", self.write(text), "--check")
-        self.assertEqual((status, err), (0, ""))
+        status, out, err = farpaged("--config", self.write(text), *CHECK)
+        self.assertEqual((status, without_warnings(err)), (0, ""))
         self.assertIn("valid", out)
 
     def test_good(self):
@@ -48,8 +60,8 @@ class Config(unittest.TestCase):
 
     def test_shipped_example(self):
         example = os.environ["FARPAGED_EXAMPLE"]
-        status, _, err = farpaged("--config", example, "--check")
-        self.assertEqual((status, err), (0, ""))
+        status, _, err = farpaged("--config", example, *CHECK)
+        self.assertEqual((status, without_warnings(err)), (0, ""))
         with open(example, encoding="utf-8") as f:
             config = f.read()
         self.assertIn("/run/farpaged/socket", config)
@@ -95,7 +107,7 @@ class Config(unittest.TestCase):
 
     def test_addresses(self):
         for address in ("socket", "unix:socket", "unix:", "unix:@", "tcp://", "tcp://127.0.0.1:65536", "tcp://mem1:1",
-                        "tcp://127.0.0.1:", "tcp://127.0.0.1:x", "http://127.0.0.1:1", "unix:/" + "x" * 200):
+                        "tcp://127.0.0.1:", "tcp://127.0.0.1:x", "http://127.0.0.1:1"):
             with self.subTest(address):
                 self.refused(f"listen: '{address}'\n" + POOL, "listen", "tcp://ADDRESS:PORT")
 
@@ -115,6 +127,8 @@ class Config(unittest.TestCase):
         self.accepted(config)
         self.write("short\n", "secret")
         self.refused(config, "16")
+        self.write("0123456789abcdef\n", "secret", 0o602)
+        self.refused(config, "may read or write it: chmod o-rw ")
         self.refused("listen: unix:DIR/s\nauth: { secret_file: DIR }\n" + POOL, "regular file")
         self.refused("listen: unix:DIR/s\nauth: { }\n" + POOL, "auth")
         self.refused("listen: unix:DIR/s\nauth: { secret: 0123456789abcdef }\n" + POOL, "unknown key", "secret_file")
@@ -137,11 +151,37 @@ class Config(unittest.TestCase):
 
     def test_file(self):
         for path, word in ((self.dir.name, "irectory"), ("/nonexistent/farpaged.yaml", "/nonexistent/farpaged.yaml")):
-            status, _, err = farpaged("--config", path, "--check")
+            status, _, err = farpaged("--config", path, *CHECK)
             self.assertEqual(status, 1)
             self.assertIn(word, err)
 
+    def test_addresses_twice(self):
+        for one, other in (("unix:DIR/s", "unix:DIR/s"), ("unix:@x", "unix:@x"), ("tcp://127.0.0.1:7460", "tcp://localhost"),
+                           ("tcp://127.0.0.1:7461", "rdma://127.0.0.1"), ("tcp://[::1]:80", "tcp://[::1]:80")):
+            with self.subTest(one):
+                self.refused(f"listen:\n - '{one}'\n - '{other}'\n" + POOL, "farpaged.yaml:3:4: listen[1]: '", "is taken by listen[0]")
+        self.write("0123456789abcdef\n", "secret", 0o600)
+        self.refused("listen: [tcp://0.0.0.0:7460, tcp://192.0.2.1:7460]\nauth: { secret_file: DIR/secret }\n" + POOL, "is taken by")
+        for both in ("'tcp://[::]:7460', tcp://127.0.0.1:7460", "tcp://0.0.0.0:7460, 'tcp://[::]:7460'"):
+            self.refused(f"listen: [{both}]\nauth: {{ secret_file: DIR/secret }}\n" + POOL, "is taken by")
+        self.accepted("listen: [tcp://127.0.0.1:0, tcp://127.0.0.1:0, tcp://127.0.0.2:80, tcp://127.0.0.1:80]\n" + POOL)
+
+    def test_places(self):
+        """What the table of keys can't express is told with line and column, too."""
+        self.write("0123456789abcdef\n", "secret", 0o600)
+        for text, place in (("listen:\n  - unix:DIR/s\n  - mem1\n", "3:5: listen[1]: "), ("listen: mem1\n", "1:9: listen[0]: "),
+                            ("listen: unix:/" + "x" * 200 + "\n", "1:9: listen[0]: the path of a UNIX socket may have 107 bytes, not 201"),
+                            ("listen: tcp://192.0.2.1\n", "1:9: listen[0]: "), ("listen: unix:DIR/s\nauth:\n  secret_file: DIR/none\n", "3:16: auth.secret_file: "),
+                            ("listen: unix:DIR/s\nauth: { secrets: [] }\n", "2:7: auth: "),
+                            ("listen: unix:DIR/s\nauth:\n secrets:\n  - file: DIR/secret\n    name: a b\n", "5:11: auth.secrets[0].name: "),
+                            ("listen: unix:DIR/s\nauth:\n secrets:\n  - file: DIR/secret\n    name: a\n    rights: [lease, x]\n",
+                             "6:21: auth.secrets[0].rights[1]: ")):
+            with self.subTest(text):
+                self.refused(text + POOL, "farpaged.yaml:" + place)
+        self.refused("listen: unix:DIR/s\npools:\n - name: a\n   size: 1048577\n", "farpaged.yaml:4:10: pools[0].size: must be a multiple")
+
     def test_address_in_use(self):
+        self.write("0123456789abcdef\n", "secret", 0o600)
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -151,7 +191,8 @@ class Config(unittest.TestCase):
             taken.bind(os.path.join(self.dir.name, "s"))
             taken.listen()
             self.refused("listen: unix:DIR/s\n" + POOL, "in use", serve=True)
-        self.refused("listen: unix:DIR/absent/s\n" + POOL, "absent/s", "No such file", serve=True)
+        self.refused("listen: unix:DIR/absent/s\n" + POOL, "absent/s", "the folder of the socket does not exist", serve=True)
+        self.refused("listen: tcp://192.0.2.1:7460\nauth: { secret_file: DIR/secret }\n" + POOL, "does not have that address", serve=True)
 
     def test_socket_of_a_dead_daemon_is_replaced(self):
         with Farpaged(BOTH) as node:
@@ -164,8 +205,60 @@ class Config(unittest.TestCase):
 
     def test_a_file_is_not_replaced(self):
         self.write("precious", "s")
-        self.refused("listen: unix:DIR/s\n" + POOL, "in use", serve=True)
+        for serve in False, True:
+            self.refused("listen: unix:DIR/s\n" + POOL, "farpaged.yaml:1:9: listen[0]: ", "/s': that file is not a socket", serve=serve)
         self.assertTrue(os.path.exists(os.path.join(self.dir.name, "s")))
+
+
+    NOBODYS = "listen: unix:DIR/s\nauth: { secret_file: DIR/secret }\n" + POOL
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can check for another user")
+    def test_secret_of_the_user_that_will_serve(self):
+        os.chmod(self.dir.name, 0o755)
+        config = self.write(self.NOBODYS, mode=0o644)
+        secret = self.write("0123456789abcdef\n", "secret", 0o600)
+        self.accepted(self.NOBODYS)
+        os.chmod(config, 0o644)
+        status, _, err = farpaged("--check", "--config", config, "--user", "nobody")
+        self.assertEqual(status, 1)
+        self.assertIn(f"auth.secret_file: {secret}: the user nobody may not read it", err)
+        self.assertIn("chown", err)
+        self.assertIn("(checked for the user nobody, who will serve", err)
+        os.chown(secret, pwd.getpwnam("nobody").pw_uid, -1)
+        status, out, err = farpaged("--check", "--config", config, "--user", "nobody")
+        self.assertEqual((status, out, err), (0, f"{config}: valid for the user nobody\n", ""))
+
+    @unittest.skipUnless(os.geteuid() == 0, "takes a mount namespace")
+    def test_it_checks_for_the_user_of_the_unit(self):
+        """Where there is a user farpage, root need not name it."""
+        os.chmod(self.dir.name, 0o755)
+        config = self.write(self.NOBODYS, mode=0o644)
+        self.write("0123456789abcdef\n", "secret", 0o600)
+        with open("/etc/passwd", encoding="utf-8") as f:
+            users = self.write(f.read() + "farpage:x:64999:64999::/:/bin/false\n", "passwd", 0o644)
+        script = 'mount --bind "$0" /etc/passwd && exec "$FARPAGED" --check --config "$1"'
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, users, config], capture_output=True, text=True, timeout=20, check=False)
+        if "mount" in done.stderr or "unshare" in done.stderr:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the user farpage may not read it", done.stderr)
+
+    def test_who_may_check_for_another(self):
+        config = self.write("listen: unix:DIR/s\n" + POOL)
+        self.assertEqual(farpaged("--check", "--config", config, "--user", "no-such-user")[0], 2)
+        self.assertIn("--user is for --check", farpaged("--config", config, "--user", "root")[2])
+
+    def test_pools_that_the_host_has_not(self):
+        text = "listen: unix:DIR/s\npools: [ { name: a, size: 32T } ]\n"
+        status, out, err = farpaged(*CHECK, "--config", self.write(text))
+        self.assertEqual(status, 0)
+        self.assertIn("valid", out)
+        self.assertIn("pools without preallocate are 32.0 TiB, the node can have only", err)
+        status, out, err = farpaged(*CHECK, "--config", self.write(text.replace("32T", "32T, preallocate: true")))
+        self.assertEqual(status, 0)
+        self.assertIn("pools with preallocate need 32.0 TiB, the node can have only", err)
+        with Farpaged(args=["--private", "--listen", "unix:@farpaged-test-pool", "--pool-size", "32T"]) as node:
+            node.await_log("the pool of 32.0 TiB is larger than this machine's memory and swap")
 
     def test_more_memory_than_the_machine_has(self):
         self.refused("listen: unix:DIR/s\npools: [ { name: a, size: 32T, preallocate: true } ]\n", "preallocate wants", serve=True)
@@ -185,7 +278,9 @@ class Config(unittest.TestCase):
 
 class CommandLine(unittest.TestCase):
     def test_help(self):
-        self.assertEqual(farpaged("--version")[:2], (0, "farpaged 0.1.0\n"))
+        for option in "--version", "-V":
+            self.assertEqual(farpaged(option)[:2], (0, "farpaged 0.1.0\n"))
+        self.assertEqual(farpaged("-h"), farpaged("--help"))
         self.assertIn("--config FILE", farpaged("--help")[1])
 
     def test_wrong(self):
@@ -197,9 +292,59 @@ class CommandLine(unittest.TestCase):
                 status, _, err = farpaged(*args)
                 self.assertEqual(status, 2)
                 self.assertIn("--help", err)
+        for args, said in ((["--config="], "--config: its value is empty"), (["--ready-fd="], "--ready-fd: its value is empty"),
+                           (["--pool-size="], "--pool-size: its value is empty"), (["--config"], "--config: its value is missing"),
+                           (["--chek"], "--chek: there is no such option"), (["--check=1"], "--check=1: this option takes no value"),
+                           (["-xh"], "-x: there is no such option"), (["-x=1"], "-x: there is no such option"),
+                           (["--c"], "--c: several options begin like this"),
+                           (["--ready-fd", "77"], "--ready-fd 77: this descriptor is not open"),
+                           (["--pool-size", "999T"], "--pool-size 999T: it must be from 1M to 64T"),
+                           (["--pool-size", "lots"], "--pool-size lots: not a size such as 512M")):
+            with self.subTest(args):
+                self.assertIn(said, farpaged(*args)[2])
         status, _, err = farpaged("--private", "--listen", "tcp://0.0.0.0:0", "--pool-size", "1G")
         self.assertEqual(status, 1)
         self.assertIn("other machines", err)
+
+
+class Times(unittest.TestCase):
+    """A line in a file or on a terminal has the time of its event. The journal notes it by
+    itself."""
+
+    TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} farpaged: "
+
+    def test_file(self):
+        with Farpaged(BOTH) as node:
+            for line in node.log().splitlines():
+                self.assertRegex(line, "^" + self.TIME)
+
+    def test_terminal(self):
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        with tempfile.TemporaryDirectory(prefix="farpaged-test.") as folder:
+            config = os.path.join(folder, "farpaged.yaml")
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(f"listen: unix:{folder}/s\n" + POOL)
+            node = subprocess.Popen([os.environ["FARPAGED"], "--config", config], stderr=theirs)
+            os.close(theirs)
+            said = b""
+            while b"serves" not in said:
+                said += os.read(ours, 4096)
+            node.terminate()
+            self.assertEqual(node.wait(20), 0)
+        self.assertTrue(re.match(self.TIME, said.decode()), said)
+
+    def test_pipe(self):
+        """Who reads a pipe notes the time as it likes."""
+        with tempfile.TemporaryDirectory(prefix="farpaged-test.") as folder:
+            config = os.path.join(folder, "farpaged.yaml")
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(f"listen: unix:{folder}/s\n" + POOL)
+            node = subprocess.Popen([os.environ["FARPAGED"], "--config", config], stderr=subprocess.PIPE)
+            with node.stderr:
+                self.assertTrue(node.stderr.readline().startswith(b"farpaged: "))
+                node.terminate()
+                self.assertEqual(node.wait(20), 0)
 
 
 if __name__ == "__main__":
