@@ -547,6 +547,15 @@ unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned 
 
 /* ---- opening and closing ---- */
 
+/* Keeps which limit of the node a link met, for whoever reports that the lane can't be opened. */
+static void keep_refusal(struct fp_node *node)
+{
+	struct fp_refusal refusal;
+
+	fp_session_refusal(node->epoch->session, &refusal);
+	fp_node_set_refusal(node, &refusal);
+}
+
 static int paths_open(struct fp_lane *lane)
 {
 	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
@@ -555,6 +564,8 @@ static int paths_open(struct fp_lane *lane)
 
 		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread brings one later */
 			r = fp_session_epoch_link_open(node->epoch, &lane->shared, &lane->paths[i].link);
+		if (r == -EUSERS)
+			keep_refusal(node);
 		if (r < 0)
 			return r;
 	}

@@ -82,12 +82,32 @@ bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t ep
 	return true;
 }
 
+void fp_node_set_refusal(struct fp_node *node, const struct fp_refusal *refusal)
+{
+	atomic_store(&node->refusal[0], (uint64_t)refusal->cause | (uint64_t)refusal->is_share << 32 |
+	                                    (uint64_t)refusal->by_files << 33);
+	atomic_store(&node->refusal[1], refusal->limit);
+	atomic_store(&node->refusal[2], refusal->used);
+}
+
+struct fp_refusal fp_node_refusal(const struct fp_node *node)
+{
+	uint64_t word = atomic_load(&node->refusal[0]);
+
+	return (struct fp_refusal){.cause = (enum fp_refusal_cause)(uint32_t)word,
+	                           .is_share = word >> 32 & 1,
+	                           .by_files = word >> 33 & 1,
+	                           .limit = atomic_load(&node->refusal[1]),
+	                           .used = atomic_load(&node->refusal[2])};
+}
+
 void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why)
 {
 	if (node->load_store)
 		return;
 	if (!fp_node_step(node, node->resumable ? FP_BREAKER_FAIL : FP_BREAKER_GONE, epoch))
 		return;
+	fp_node_set_refusal(node, &(struct fp_refusal){.cause = FP_REFUSAL_NONE});
 	atomic_store(&node->why, why);
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);

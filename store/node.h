@@ -72,13 +72,14 @@ struct fp_node {
 
 	/* any thread's */
 	_Atomic uint64_t breaker;
-	_Atomic unsigned way;       /* index of the way in use, or used last */
-	_Atomic bool had_best;      /* a way over the best transport was once in use */
-	_Atomic int error;          /* why the breaker opened last; 0: it never did */
-	const char *_Atomic why;    /* the same error in the device's words (fp_link_why); NULL: none */
-	_Atomic int session_error;  /* load/store: why its session ended; 0: it has a session */
-	_Atomic uint64_t grace_ns;  /* the grace that the node told us last */
-	_Atomic unsigned n_blocked; /* lanes whose pages wait until the node is up again */
+	_Atomic unsigned way;        /* index of the way in use, or used last */
+	_Atomic bool had_best;       /* a way over the best transport was once in use */
+	_Atomic int error;           /* why the breaker opened last; 0: it never did */
+	const char *_Atomic why;     /* the same error in the device's words (fp_link_why); NULL: none */
+	_Atomic uint64_t refusal[3]; /* see fp_node_refusal */
+	_Atomic int session_error;   /* load/store: why its session ended; 0: it has a session */
+	_Atomic uint64_t grace_ns;   /* the grace that the node told us last */
+	_Atomic unsigned n_blocked;  /* lanes whose pages wait until the node is up again */
 	/*
 	 * The node waits for a session: in a forked child, or over shm after a session has ended.
 	 */
@@ -117,6 +118,17 @@ static inline bool fp_node_is_lost(const struct fp_node *node)
 {
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST;
 }
+
+/*
+ * Keeps why the node refused its last attempt to open a session or a link. Cause NONE: it did not
+ * refuse it. Any thread, lock-free.
+ */
+void fp_node_set_refusal(struct fp_node *node, const struct fp_refusal *refusal);
+/*
+ * The refusal that was kept last; cause NONE: there is none. A refusal of another thread may come
+ * in between, so do not rely on the numbers: they are for people. Any thread, lock-free.
+ */
+struct fp_refusal fp_node_refusal(const struct fp_node *node);
 
 /*
  * True if the node waits for a session (see adopting). Only the reconnect thread may make control

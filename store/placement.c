@@ -7,6 +7,9 @@
 #include "cleanup.h"
 #include "store_internal.h"
 
+#define ASKED_MAX_BYTES (1ull << 46) /* a lease of the protocol has no more */
+#define ASK_NS          FP_NSEC_PER_SEC
+
 /* How much one node may still lend in one reservation. */
 struct offer {
 	uint64_t free_bytes; /* the same for all ports of one node, which share its pools */
@@ -17,6 +20,7 @@ struct offer {
 
 struct placement {
 	struct fp_store *store;
+	struct fp_shortage shortage;
 	struct offer offers[FP_STORE_MAX_NODES];
 	struct fp_slots *taken, **tail; /* in the order in which they were taken */
 	uint64_t taken_pages;
@@ -64,7 +68,18 @@ static int control_end(struct fp_node *node, int r)
 static void node_failed(struct placement *p, unsigned node_idx, int error)
 {
 	p->offers[node_idx].lease_bytes = 0;
+	p->shortage.nodes[node_idx].error = error;
+	if (error == -EHOSTDOWN)
+		p->shortage.nodes[node_idx].refusal = fp_node_refusal(&p->store->nodes[node_idx]);
 	p->cause = error;
+}
+
+/* Stores in the shortage why a node gave no lease. The caller holds node->control. */
+static void keep_reason(struct placement *p, unsigned node_idx, int error, struct fp_session *session)
+{
+	p->shortage.nodes[node_idx].error = error;
+	if (fp_session_is_refusal(error))
+		fp_session_refusal(session, &p->shortage.nodes[node_idx].refusal);
 }
 
 static uint64_t half(uint64_t lease_bytes)
@@ -90,7 +105,8 @@ static int ask_free(struct fp_node *node, struct offer *ret_offer)
 		return r;
 	r = fp_session_info(epoch->session, &info);
 	if (r == 0)
-		*ret_offer = (struct offer){.free_bytes = info.free_bytes, .n_leases = node->n_leases};
+		*ret_offer =
+		    (struct offer){.free_bytes = fp_node_info_room(&info), .n_leases = node->n_leases};
 	return control_end(node, r);
 }
 
@@ -188,7 +204,10 @@ static int lease_take(struct placement *p, unsigned node_idx)
 
 	if (r < 0)
 		return r;
-	r = control_end(node, epoch_lease(node, epoch, p->offers[node_idx].lease_bytes, &slots));
+	r = epoch_lease(node, epoch, p->offers[node_idx].lease_bytes, &slots);
+	if (r < 0)
+		keep_reason(p, node_idx, r, epoch->session);
+	r = control_end(node, r);
 	if (r < 0)
 		return r;
 	slots->node = node_idx;
@@ -236,6 +255,60 @@ static void give_back(struct placement *p)
 	}
 }
 
+/* Asks one port for a lease that it can't grant, so that its answer names the limit. */
+static void ask_why(struct placement *p, unsigned node_idx, uint64_t bytes)
+{
+	struct fp_node *node = &p->store->nodes[node_idx];
+	struct fp_session_epoch *epoch;
+	const struct fp_lease *lease;
+	int r = control_begin(node, &epoch);
+
+	if (r < 0)
+		return;
+	r = fp_session_lease(epoch->session, bytes, &lease);
+	if (r == 0) /* it got room meanwhile */
+		(void)fp_session_release(epoch->session, lease->id);
+	else
+		keep_reason(p, node_idx, r, epoch->session);
+	(void)control_end(node, r);
+}
+
+/*
+ * Asks each node that has too little room for all of the pages. The node refuses, and its answer
+ * names the limit. It also counts and logs the refusal for its operator. If the nodes were asked
+ * less than a second ago, this takes their answers of that time.
+ */
+static void ask_nodes_why(struct placement *p, uint64_t n_pages)
+{
+	uint64_t bytes = FP_MIN(n_pages * FP_PAGE_SIZE, ASKED_MAX_BYTES), now_ns = fp_clock_ns();
+	bool asked[FP_STORE_MAX_NODES] = {false}; /* by group: ports of one node share its pools */
+
+	if (now_ns < p->store->next_ask_ns) {
+		for (unsigned i = 0; i < p->store->n_nodes; i++)
+			if (!p->shortage.nodes[i].error)
+				p->shortage.nodes[i] = p->store->shortage.nodes[i];
+		return;
+	}
+	p->store->next_ask_ns = now_ns + ASK_NS;
+	for (unsigned i = 0; i < p->store->n_nodes; i++) {
+		unsigned group = p->store->nodes[i].group;
+
+		if (asked[group] || p->shortage.nodes[i].error || p->offers[i].free_bytes >= bytes)
+			continue;
+		asked[group] = true;
+		ask_why(p, i, bytes);
+	}
+}
+
+/* Collects the nodes' reasons, gives the leases back, and returns the error. */
+static int fail(struct placement *p, uint64_t n_pages)
+{
+	ask_nodes_why(p, n_pages);
+	p->store->shortage = p->shortage;
+	give_back(p);
+	return p->cause;
+}
+
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list)
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
@@ -245,13 +318,10 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 	 * drain the pools before it fails, and other clients would find them empty.
 	 */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
-		return p.cause;
-	while (p.taken_pages < n_pages) {
-		if (placement_step(&p) < 0) {
-			give_back(&p);
-			return p.cause;
-		}
-	}
+		return fail(&p, n_pages);
+	while (p.taken_pages < n_pages)
+		if (placement_step(&p) < 0)
+			return fail(&p, n_pages - p.taken_pages);
 	*ret_list = p.taken;
 	return 0;
 }

@@ -148,13 +148,17 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 {
 	bool adopts = fp_node_is_adopting(node);
 	struct fp_session_options options = fp_store_session_options(store, adopts ? NULL : &node->identity);
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
 	struct fp_session *session;
 	int r;
 
 	options.connect_ns = connect_ns(store, node);
+	options.refusal = &refusal;
 	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
-	if (r < 0)
+	if (r < 0) {
+		fp_node_set_refusal(node, &refusal);
 		return r;
+	}
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (adopts)
 		r = fp_adoption_adopt(store, node, session);
@@ -167,6 +171,9 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	}
 	if (r == 0)
 		r = enter(store, node, session);
+	if (r < 0) /* the node's last refusal: of an ADOPT, ATTACH or LINK */
+		fp_session_refusal(session, &refusal);
+	fp_node_set_refusal(node, &refusal);
 	if (r < 0 && adopts)
 		fp_session_close(session);
 	else if (r < 0)

@@ -7,8 +7,10 @@
  * order. So a thread that sees an index in use, or holds a slot of it, sees the entry.
  */
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -18,11 +20,12 @@
 #include "lockedmem.h"
 #include "log.h"
 #include "store_internal.h"
+#include "units.h"
 
 #define DEADLINE_DEFAULT_NS       (5 * FP_NSEC_PER_SEC)
 #define HEARTBEAT_DEFAULT_NS      FP_NSEC_PER_SEC
 #define HEARTBEAT_DEADLINE_MAX_NS (2 * FP_NSEC_PER_SEC)
-#define NOTICE_MAX                512
+#define NOTICE_MAX                960
 #define LEASE_DEFAULT_BYTES       (64ull << 20)
 #define LEASE_MAX_BYTES           ((uint64_t)FP_LEASE_MAX_PAGES * FP_PAGE_SIZE)
 #define LEASES_OF_A_PAGE          (FP_PAGE_SIZE / sizeof(_Atomic(struct fp_slots *)))
@@ -136,6 +139,7 @@ static int add_port(struct fp_store *store, unsigned set_idx, unsigned address)
 	node->set = store->sets[set_idx];
 	node->group = set_idx;
 	node->address = address;
+	options.refusal = &store->refusal;
 	r = fp_node_dial(node, &options, &session, &way, &cause);
 	if (r == 0)
 		r = node_begin(store, node, session);
@@ -162,28 +166,95 @@ int fp_store_add(struct fp_store *store, const struct fp_url_set *set)
 	return r;
 }
 
+static bool has_default_port(const struct fp_url *url)
+{
+	return url->port == url->transport->default_port;
+}
+
+/*
+ * True if both URLs lead to the same node: they name the same host and the same port. rdma has
+ * ports of its own. A port of rdma and a port of tcp lead to the same node if both are the default.
+ */
+static bool same_way(const struct fp_url *a, const struct fp_url *b)
+{
+	bool same_kind = a->transport->default_port == b->transport->default_port;
+
+	return strcmp(a->host, b->host) == 0 &&
+	       (same_kind ? a->port == b->port : has_default_port(a) && has_default_port(b));
+}
+
+/*
+ * True if an address of set leads to the same node as the URL way. Leaves out the address with the
+ * index `except`.
+ */
+static bool has_way(const struct fp_url_set *set, const struct fp_url *way, unsigned except)
+{
+	for (unsigned transport = 0; transport < set->n_transports; transport++)
+		for (unsigned address = 0; address < set->n_addresses; address++)
+			if (address != except && same_way(&set->urls[transport][address], way))
+				return true;
+	return false;
+}
+
+/*
+ * True if an address of a leads to the same node as an address of b. If a and b are the same set,
+ * this is about two different addresses of it.
+ */
+static bool overlap(const struct fp_url_set *a, const struct fp_url_set *b)
+{
+	for (unsigned transport = 0; transport < a->n_transports; transport++)
+		for (unsigned address = 0; address < a->n_addresses; address++)
+			if (has_way(b, &a->urls[transport][address], a == b ? address : UINT_MAX))
+				return true;
+	return false;
+}
+
+/*
+ * Parses all URLs before the store connects to any node. If two URLs named the same node, its
+ * memory would count twice. 0, or an error and *ret_failed.
+ */
+static int parse_urls(const struct fp_store_options *options, struct fp_url_set *sets,
+                      const char **ret_failed)
+{
+	for (unsigned i = 0; i < options->n_urls; i++) {
+		int r = fp_url_parse_set(options->urls[i], &sets[i]);
+
+		for (unsigned j = 0; r == 0 && j <= i; j++)
+			r = overlap(&sets[i], &sets[j]) ? -ENOTUNIQ : 0;
+		if (r < 0) {
+			*ret_failed = options->urls[i];
+			return r;
+		}
+	}
+	return 0;
+}
+
 int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_store,
                   const char **ret_failed)
 {
 	FP_CLEANUP(fp_cleanup_store) struct fp_store *store = NULL;
-	struct fp_url_set set;
+	fp_autofree struct fp_url_set *sets = NULL;
+	const char *failed = NULL;
 	int r;
 
 	if (options->n_urls == 0 || options->n_urls > FP_STORE_MAX_NODES)
 		return -EINVAL;
-	r = fp_store_new(options, &store);
+	sets = calloc(options->n_urls, sizeof(*sets));
+	if (!sets)
+		return -ENOMEM;
+	r = parse_urls(options, sets, &failed);
+	if (r == 0)
+		r = fp_store_new(options, &store);
+	for (unsigned i = 0; r == 0 && i < options->n_urls; i++) {
+		failed = options->urls[i];
+		r = fp_store_add(store, &sets[i]);
+	}
+	if (r < 0 && ret_failed)
+		*ret_failed = failed;
+	if (r < 0 && store && options->refusal)
+		*options->refusal = store->refusal;
 	if (r < 0)
 		return r;
-	for (unsigned i = 0; i < options->n_urls; i++) {
-		r = fp_url_parse_set(options->urls[i], &set);
-		if (r == 0)
-			r = fp_store_add(store, &set);
-		if (r < 0) {
-			if (ret_failed)
-				*ret_failed = options->urls[i];
-			return r;
-		}
-	}
 	*ret_store = fp_take_ptr(store);
 	return 0;
 }
@@ -252,7 +323,7 @@ void fp_store_close(struct fp_store *store)
 	fp_lockedmem_free(store, sizeof(*store));
 }
 
-void fp_store_notice(const struct fp_store *store, const char *format, ...)
+void fp_store_notice(const struct fp_store *store, enum fp_log_level level, const char *format, ...)
 {
 	char text[NOTICE_MAX];
 	va_list args;
@@ -261,9 +332,9 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	if (store->notice)
-		store->notice(store->notice_user, text);
+		store->notice(store->notice_user, level, text);
 	else
-		fp_log(FP_LOG_NOTICE, "store", "%s", text);
+		fp_log(level, "store", "%s", text);
 }
 
 /*
@@ -285,11 +356,12 @@ void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned w
 	if (!is_lesser)
 		atomic_store(&node->had_best, true);
 	if (is_lesser && !was_lesser && (was_best || !is_not_for_us(cause)))
-		fp_store_notice(store, "node %s: goes on over %s: %s", fp_node_way(node, 0)->text,
-		                fp_node_way(node, way)->text, fp_strerror(cause, why, sizeof(why)));
+		fp_store_notice(store, FP_LOG_NOTICE, "node %s: goes on over %s: %s",
+		                fp_node_way(node, 0)->text, fp_node_way(node, way)->text,
+		                fp_strerror(cause, why, sizeof(why)));
 	else if (was_lesser && !is_lesser)
-		fp_store_notice(store, "node %s: is reached over %s again", fp_node_way(node, 0)->text,
-		                fp_node_way(node, way)->text);
+		fp_store_notice(store, FP_LOG_NOTICE, "node %s: is reached over %s again",
+		                fp_node_way(node, 0)->text, fp_node_way(node, way)->text);
 }
 
 /* Makes leases visible to slot allocation. Under reserve_lock. */
@@ -362,32 +434,61 @@ static void tell_if_short(struct fp_store *store, int r)
 {
 	if ((r == -EMFILE || r == -ENFILE) && !atomic_exchange(&store->told_short, true))
 		fp_store_notice(
-		    store, "a node can lend no more: each lease is handed over as a descriptor, and this "
-		           "process has too many open files. Raise the limit, `ulimit -n 1024` at least");
+		    store, FP_LOG_WARNING,
+		    "a node can lend no more: each lease is handed over as a descriptor, and this "
+		    "process has too many open files. Raise the limit, `ulimit -n 1024` at least");
+}
+
+/*
+ * Writes to buf why the nodes gave no slots, unless people were told already: then buf is empty.
+ * The caller holds reserve_lock.
+ */
+static void explain_refusal(struct fp_store *store, int r, char *buf, size_t len)
+{
+	_Atomic bool *told = r == -ENOSPC ? &store->told_full : &store->told_away;
+
+	buf[0] = '\0';
+	if (r == 0 || r == -EMFILE || r == -ENFILE || r == -ENOMEM || atomic_load(told))
+		return;
+	fp_shortage_explain(&store->shortage, store, buf, len);
+	atomic_store(told, buf[0] != '\0');
 }
 
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages)
 {
+	char why[FP_SHORTAGE_TEXT_LEN], size[16];
 	int r;
 
 	if (n_pages > SLOTS_MAX)
 		return -ENOSPC;
 	pthread_mutex_lock(&store->reserve_lock);
 	r = reserve(store, n_pages);
+	explain_refusal(store, r, why, sizeof(why));
 	pthread_mutex_unlock(&store->reserve_lock);
 	tell_if_short(store, r);
+	if (why[0])
+		fp_store_notice(store, FP_LOG_WARNING,
+		                "a request for %s of far memory was refused (ENOMEM): %s",
+		                fp_size_format(n_pages * FP_PAGE_SIZE, size, sizeof(size)), why);
 	return r;
 }
 
 int fp_store_extend(struct fp_store *store)
 {
+	char why[FP_SHORTAGE_TEXT_LEN];
 	int r;
 
 	if (pthread_mutex_trylock(&store->reserve_lock) != 0)
 		return -EBUSY;
 	r = await_and_grow(store, 1);
+	explain_refusal(store, r, why, sizeof(why));
 	pthread_mutex_unlock(&store->reserve_lock);
 	tell_if_short(store, r);
+	if (why[0])
+		fp_store_notice(store, FP_LOG_WARNING,
+		                "no room for pages that leave local memory: they stay, and the program "
+		                "stalls or gets SIGBUS once it needs their room: %s",
+		                why);
 	return r;
 }
 
@@ -532,6 +633,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .wait_ns = fp_store_page_wait_ns(store, node),
 	    .last_error = atomic_load(&node->error),
 	    .why = atomic_load(&node->why),
+	    .refusal = fp_node_refusal(node),
 	    .session_error = atomic_load(&node->session_error),
 	    .adopting = fp_node_is_adopting(node),
 	    .leased_bytes = atomic_load_explicit(&node->n_slots, memory_order_relaxed) * FP_PAGE_SIZE,

@@ -38,6 +38,7 @@
 #include <stdint.h>
 
 #include "breaker.h"
+#include "log.h"
 #include "transport.h"
 
 #define FP_PAGE_SHIFT      12
@@ -69,12 +70,14 @@ struct fp_store_options {
 	uint64_t heartbeat_deadline_ns;
 	struct fp_reconnect_options reconnect;
 	/*
-	 * Called with one line for people when a node is reached by a worse way than its best one,
-	 * or by its best way again. This is rare. Runs on the thread of fp_store_open or
-	 * fp_store_reconnect, and may block. NULL: fp_log.
+	 * Called with one line for people. FP_LOG_NOTICE: a node is reached by a worse way than its
+	 * best one, or by its best way again. FP_LOG_WARNING: the nodes refused memory. Each is
+	 * rare. Runs on any thread that may call fp_store_open, fp_store_reconnect,
+	 * fp_store_reserve or fp_store_extend, and may block. NULL: fp_log.
 	 */
-	void (*notice)(void *user, const char *text);
+	void (*notice)(void *user, enum fp_log_level level, const char *text);
 	void *notice_user;
+	struct fp_refusal *refusal; /* NULL, or where fp_store_open writes why a node refused it */
 };
 
 /* Facts about one node, for reports. */
@@ -89,11 +92,14 @@ struct fp_store_node {
 	 * ended.
 	 */
 	bool adopting;
-	uint64_t patience_ns;  /* how long a page waits for this node; UINT64_MAX: for ever */
-	uint64_t wait_ns;      /* patience_ns plus a margin, as the wait may end late */
-	int error;             /* why it is down, as negative errno; 0 if up */
-	int last_error;        /* like error, but kept when the node is up again; 0: it never failed */
-	const char *why;       /* last_error in the device's words, static; NULL: none */
+	uint64_t patience_ns; /* how long a page waits for this node; UINT64_MAX: for ever */
+	uint64_t wait_ns;     /* patience_ns plus a margin, as the wait may end late */
+	int error;            /* why it is down, as negative errno; 0 if up */
+	int last_error;       /* like error, but kept when the node is up again; 0: it never failed */
+	const char *why;      /* last_error in the device's words, static; NULL: none */
+	/* The limit that refused the last attempt to open a session or link. Cause NONE: no limit
+	 * refused it. */
+	struct fp_refusal refusal;
 	int session_error;     /* load/store: why its session ended; 0: it has a session */
 	uint64_t leased_bytes; /* to this process */
 	/* Bytes of leases that give no slots: a parent's leases, and those of an ended session. */
@@ -121,7 +127,7 @@ struct fp_page_io {
  * Opens a session to each node, by the best of its ways that answers. Fails if no way to a node
  * answers; *ret_failed (may be NULL) then names the URL. Blocks up to the deadline for each way. 0
  * and *ret_store; an error of fp_url_parse_set or fp_session_open; -E2BIG: more than
- * FP_STORE_MAX_NODES addresses.
+ * FP_STORE_MAX_NODES addresses; -ENOTUNIQ: two URLs name the same node.
  */
 int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_store,
                   const char **ret_failed);

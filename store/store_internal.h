@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "generation.h"
 #include "node.h"
+#include "shortage.h"
 #include "slots.h"
 #include "store.h"
 
@@ -55,9 +56,11 @@ struct fp_store {
 	char *client_name;                  /* malloc'd; NULL: none */
 	const char *secret;                 /* the opener's secret, not copied; NULL: none */
 	const struct fp_rdma_options *rdma; /* not copied either */
-	void (*notice)(void *user, const char *text);
+	void (*notice)(void *user, enum fp_log_level level, const char *text);
 	void *notice_user;
 	_Atomic bool told_short; /* people were told that descriptors ran out */
+	_Atomic bool told_full;  /* people were told that no node has room */
+	_Atomic bool told_away;  /* people were told that a node that may have room did not answer */
 	/*
 	 * The process that opened the store. A forked child of that process has no reconnect
 	 * thread, and does not know which threads held the store's locks.
@@ -68,6 +71,7 @@ struct fp_store {
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
 	unsigned n_nodes;
 	struct fp_node nodes[FP_STORE_MAX_NODES];
+	struct fp_refusal refusal; /* why a node refused fp_store_open */
 
 	struct fp_generations gens;
 	pthread_mutex_t adoption_lock;      /* only for waits on adoption_ended */
@@ -97,6 +101,8 @@ struct fp_store {
 	_Atomic uint64_t reserved_pages; /* grows under reserve_lock only */
 	/* Taken by threads that add leases, before the control lock of any node. */
 	pthread_mutex_t reserve_lock;
+	struct fp_shortage shortage; /* of the last placement that failed; under reserve_lock */
+	uint64_t next_ask_ns;        /* when to ask the nodes for reasons again; under reserve_lock */
 };
 
 /* Makes a store without nodes, after a check of the options. 0 and *ret_store; -EINVAL, -ENOMEM. */
@@ -110,8 +116,8 @@ int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
 struct fp_session_options fp_store_session_options(const struct fp_store *store,
                                                    const struct fp_session_identity *resume);
 /* Calls the notice function of the options. Only for threads that may block. */
-void fp_store_notice(const struct fp_store *store, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void fp_store_notice(const struct fp_store *store, enum fp_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Tells people if a node is now reached by a worse way, or by the best one again. */
 void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
 
@@ -254,7 +260,8 @@ void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
  * Takes leases from the nodes that are up, of at least n_pages pages in all. Begins with the node
  * that has the most free memory. All or nothing; the leases are not published. The caller holds
  * reserve_lock. Blocks. 0 and *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might
- * have helped is down; or an error of a node or of this host.
+ * have helped is down; or an error of a node or of this host. After an error,
+ * store->shortage has the nodes' reasons.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
 

@@ -34,7 +34,7 @@ static struct {
 	char notice[512];
 } b;
 
-static inline void take_notice(void *user, const char *text)
+static inline void take_notice(void *user, enum fp_log_level level, const char *text)
 {
 	assert_ptr_equal(user, &b);
 	b.n_notices++;

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
 #include <cmocka.h>
 
 #include "clock.h"
@@ -64,13 +66,28 @@ static void of_a_link_that_flaps_only_long_outages_are_told(void **state)
 
 static void a_reason_has_the_words_of_the_device(void **state)
 {
+	struct fp_store_node info = {.last_error = -ECONNRESET};
 	char buf[FP_NODE_NOTICE_REASON_LEN];
 
-	assert_string_equal(fp_node_notice_reason(-ECONNRESET, NULL, buf, sizeof(buf)),
+	assert_string_equal(fp_node_notice_reason(&info, -ECONNRESET, buf, sizeof(buf)),
 	                    "Connection reset by peer");
-	assert_string_equal(
-	    fp_node_notice_reason(-ECONNRESET, "transport retry counter exceeded", buf, sizeof(buf)),
-	    "Connection reset by peer (transport retry counter exceeded)");
+	info.why = "transport retry counter exceeded";
+	assert_string_equal(fp_node_notice_reason(&info, -ECONNRESET, buf, sizeof(buf)),
+	                    "Connection reset by peer (transport retry counter exceeded)");
+	assert_string_equal(fp_node_notice_reason(&info, -EPIPE, buf, sizeof(buf)), "Broken pipe");
+}
+
+static void a_reason_has_the_words_of_the_node(void **state)
+{
+	struct fp_store_node info = {.last_error = -EUSERS,
+	                             .refusal = {.cause = FP_REFUSAL_SESSIONS, .limit = 2, .used = 2}};
+	char buf[FP_NODE_NOTICE_REASON_LEN];
+
+	assert_non_null(
+	    strstr(fp_node_notice_reason(&info, -EUSERS, buf, sizeof(buf)), "raise limits.max_sessions"));
+	assert_non_null(strstr(fp_node_notice_reason(&info, -ESTALE, buf, sizeof(buf)), "leases up"));
+	info.session_error = -EPIPE; /* the session ended first; the attempt to resume it was refused */
+	assert_string_equal(fp_node_notice_reason(&info, -EPIPE, buf, sizeof(buf)), "Broken pipe");
 }
 
 int main(void)
@@ -80,6 +97,7 @@ int main(void)
 	    cmocka_unit_test(lost_is_for_good),
 	    cmocka_unit_test(of_a_link_that_flaps_only_long_outages_are_told),
 	    cmocka_unit_test(a_reason_has_the_words_of_the_device),
+	    cmocka_unit_test(a_reason_has_the_words_of_the_node),
 	};
 
 	return cmocka_run_group_tests_name("node_notice", tests, NULL, NULL);

@@ -81,6 +81,81 @@ static void a_reservation_that_fails_leaves_nothing_behind(void **state)
 	fp_store_close(store);
 }
 
+struct notices {
+	unsigned n;
+	char last[1024];
+};
+
+static void note(void *user, enum fp_log_level level, const char *text)
+{
+	struct notices *notices = user;
+
+	notices->n++;
+	assert_int_equal(level, FP_LOG_WARNING); /* whoever sees only warnings must see it */
+	snprintf(notices->last, sizeof(notices->last), "%s", text);
+}
+
+static void a_shortage_is_told_once(void **state)
+{
+	struct fp_store *store = store_open(2, 0);
+	struct notices notices = {.n = 0};
+
+	store->notice = note;
+	store->notice_user = &notices;
+	fake_nodes[0].capacity_bytes = FAKE_LEASE_BYTES;
+	fake_nodes[1].quota_bytes = FP_PAGE_SIZE;
+	assert_int_equal(fp_store_reserve(store, LEASE_PAGES), 0);
+	assert_int_equal(notices.n, 0);
+	assert_int_equal(fp_store_reserve(store, LEASE_PAGES), -ENOSPC);
+	assert_int_equal(notices.n, 1);
+	assert_non_null(strstr(notices.last, "a request for 256.0 KiB of far memory was refused (ENOMEM)"));
+	assert_non_null(strstr(notices.last, "node fake://0: the node has no memory to lend"));
+	assert_non_null(strstr(notices.last, "node fake://1: the client's quota at the node is used up"));
+	assert_int_equal(fp_store_reserve(store, LEASE_PAGES), -ENOSPC);
+	assert_int_equal(fp_store_extend(store), 0); /* node 1 has one page */
+	assert_int_equal(fp_store_extend(store), -ENOSPC);
+	assert_int_equal(notices.n, 1);
+	fake_nodes[1].dead = true; /* a node that may have room is away: this is told, too */
+	assert_true(fp_store_reserve(store, LEASE_PAGES) < 0);
+	assert_int_equal(notices.n, 2);
+	assert_non_null(strstr(notices.last, "node fake://1: "));
+	assert_true(fp_store_reserve(store, LEASE_PAGES) < 0);
+	assert_int_equal(notices.n, 2);
+	fp_store_close(store);
+}
+
+/* The first call that meets a shortage may be one that tells nobody. A later call tells it. */
+static void a_shortage_is_told_after_others_have_met_it(void **state)
+{
+	struct fp_store *store = store_open(1, 0);
+	struct notices notices = {.n = 0};
+
+	store->notice = note;
+	store->notice_user = &notices;
+	fake_nodes[0].capacity_bytes = FAKE_LEASE_BYTES;
+	assert_int_equal(fp_store_grow(store, 2 * LEASE_PAGES), -ENOSPC);
+	assert_int_equal(notices.n, 0);
+	assert_int_equal(fp_store_reserve(store, 2 * LEASE_PAGES), -ENOSPC); /* in the same second */
+	assert_int_equal(notices.n, 1);
+	assert_non_null(strstr(notices.last, "node fake://0: the node has no memory to lend"));
+	fp_store_close(store);
+}
+
+/* All that fits is told, and how many nodes are left out. */
+static void a_shortage_of_many_nodes_fits(void **state)
+{
+	struct fp_store *store = store_open(4, 0);
+	struct fp_shortage shortage = {0};
+	char text[130];
+
+	for (unsigned i = 0; i < 4; i++)
+		shortage.nodes[i].error = -EDQUOT;
+	fp_shortage_explain(&shortage, store, text, sizeof(text));
+	assert_non_null(strstr(text, "node fake://0: the client's quota"));
+	assert_string_equal(strstr(text, " more") ?: "", " more");
+	fp_store_close(store);
+}
+
 static void the_node_with_the_most_free_comes_first(void **state)
 {
 	struct fp_store *store = store_open(3, 0);
@@ -139,7 +214,8 @@ static void an_answer_is_not_the_end_of_a_node(void **state)
 	for (unsigned e = 0; e < FP_ARRAY_LEN(errors); e++) {
 		struct fp_store *store = store_open(1, 0);
 
-		fake_fail_nth(2, errors[e]); /* the first call (free memory) works, the second fails */
+		fake_fail_nth(
+		    2, errors[e]); /* the first call asks for free memory and works; the second fails */
 		assert_int_equal(fp_store_reserve(store, 1), errors[e] == -EUSERS ? -ENOSPC : errors[e]);
 		assert_int_equal(fp_store_reserve(store, 1), 0);
 		fp_store_close(store);
@@ -341,6 +417,9 @@ int main(void)
 	    cmocka_unit_test_setup(open_names_the_url_that_failed, reset),
 	    cmocka_unit_test_setup(reserves_in_whole_leases_and_keeps_them, reset),
 	    cmocka_unit_test_setup(a_reservation_that_fails_leaves_nothing_behind, reset),
+	    cmocka_unit_test_setup(a_shortage_is_told_once, reset),
+	    cmocka_unit_test_setup(a_shortage_is_told_after_others_have_met_it, reset),
+	    cmocka_unit_test_setup(a_shortage_of_many_nodes_fits, reset),
 	    cmocka_unit_test_setup(the_node_with_the_most_free_comes_first, reset),
 	    cmocka_unit_test_setup(leases_shrink_to_what_a_node_has, reset),
 	    cmocka_unit_test_setup(full_is_not_down, reset),

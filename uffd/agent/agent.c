@@ -221,9 +221,9 @@ static void probe_process_madvise(struct fp_far *far)
 	}
 }
 
-static void on_notice(void *user, const char *text)
+static void on_notice(void *user, enum fp_log_level level, const char *text)
 {
-	fp_log(FP_LOG_NOTICE, "store", "%s", text);
+	fp_log(level, "store", "%s", text);
 }
 
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)

@@ -109,7 +109,7 @@ static void report_page(struct fp_far *far, uint32_t page, uint64_t slot, int st
 		status = info.last_error; /* the first cause; status is only a consequence */
 	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
 	       (void *)fp_far_addr(far, page), slot ? "is lost" : "finds no room", info.url,
-	       fp_node_notice_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
+	       fp_node_notice_reason(&info, status, why, sizeof(why)),
 	       slot && info.state != FP_BREAKER_LOST ? " until the node is back" : "");
 }
 

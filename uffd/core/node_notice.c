@@ -35,9 +35,9 @@ enum fp_node_news fp_node_notice_step(struct fp_node_said *said, enum fp_breaker
 	}
 }
 
-const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len)
+const char *fp_node_notice_reason(const struct fp_store_node *info, int error, char *buf, size_t len)
 {
-	const char *text;
+	const char *text, *why = error == info->last_error ? info->why : NULL;
 	char reason[64];
 
 	if (error == -ESTALE)
@@ -45,6 +45,9 @@ const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t 
 		       "period";
 	if (error == -EBADF)
 		return "its socket was closed by the program";
+	if (info->refusal.cause != FP_REFUSAL_NONE && error == info->last_error &&
+	    error != info->session_error)
+		return fp_refusal_explain(&info->refusal, buf, len);
 	text = fp_strerror(error, reason, sizeof(reason));
 	snprintf(buf, len, why ? "%s (%s)" : "%s", text, why);
 	return buf;
@@ -71,11 +74,11 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 			fp_log(FP_LOG_WARNING, "store",
 			       "node %s: the session has ended: %s; no byte is lost, but it lends no further "
 			       "memory to this process until it is back",
-			       info->url, fp_node_notice_reason(info->session_error, NULL, why, sizeof(why)));
+			       info->url, fp_node_notice_reason(info, info->session_error, why, sizeof(why)));
 			break;
 		}
 		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits %s", info->url,
-		       fp_node_notice_reason(info->last_error, info->why, why, sizeof(why)),
+		       fp_node_notice_reason(info, info->last_error, why, sizeof(why)),
 		       format_patience(info->patience_ns, time, sizeof(time)));
 		break;
 	case FP_NEWS_BACK:
@@ -85,7 +88,7 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 	case FP_NEWS_LOST:
 		fp_log(FP_LOG_ERROR, "store",
 		       "node %s is lost: %s; pages that only it holds raise SIGBUS when touched", info->url,
-		       fp_node_notice_reason(info->error, info->why, why, sizeof(why)));
+		       fp_node_notice_reason(info, info->error, why, sizeof(why)));
 		break;
 	case FP_NEWS_NONE:
 		break;

@@ -39,12 +39,13 @@ enum fp_node_news fp_node_notice_step(struct fp_node_said *said, enum fp_breaker
 /* Looks at a node and reports news on stderr. One thread per node, which may block a little. */
 void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store, unsigned node);
 
-#define FP_NODE_NOTICE_REASON_LEN 128
+#define FP_NODE_NOTICE_REASON_LEN FP_REFUSAL_TEXT_LEN
 
 /*
- * Why a node is away, as text for a person. The parameter why is its device's own reason, or NULL.
- * Returns buf or a constant.
+ * Why a node is away, as text for a person. error: one of the errors in info. If it is the last
+ * error, the text says what the node or its device said. Returns buf (FP_NODE_NOTICE_REASON_LEN
+ * bytes) or a constant.
  */
-const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len);
+const char *fp_node_notice_reason(const struct fp_store_node *info, int error, char *buf, size_t len);
 
 #endif
