@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -48,6 +49,7 @@ static void write_file(const char *path, const char *text)
 	assert_non_null(f);
 	assert_true(fputs(text, f) >= 0);
 	assert_int_equal(fclose(f), 0);
+	assert_int_equal(chmod(path, 0600), 0);
 }
 
 static void use_config(const char *text)
@@ -195,7 +197,7 @@ static void from_file(void **state)
 {
 	struct fp_settings s;
 
-	write_file(secret, "xyzzy\nnot this\n");
+	write_file(secret, "xyzzy-xyzzy-xyzzy\nnot this\n");
 	use_config("local_memory: 64M\nnodes: [tcp://a, 'shm:/b']\nheap: large\ndeadline: 2s\nlog: debug\n"
 	           "overcommit: true\nheartbeat: 3s\nreadahead: 7\nmin_mapping: 1M\nstats_file: "
 	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\nreport: true\npool_size: 3M\n");
@@ -218,8 +220,27 @@ static void from_file(void **state)
 	assert_int_equal(s.readahead_pages, 7);
 	assert_int_equal(s.min_mapping_bytes, 1 << 20);
 	assert_string_equal(s.stats_path, "/x/%p");
-	assert_string_equal(s.secret, "xyzzy");
+	assert_null(s.stats_dir);
+	assert_string_equal(s.secret, "xyzzy-xyzzy-xyzzy");
 	assert_int_equal(s.capture, FP_CAPTURE_PROTECT);
+	fp_settings_done(&s);
+}
+
+/* `farpage run` writes the file of the key itself. A variable is set for this program alone. */
+static void pages_of_a_run(void **state)
+{
+	struct fp_settings s;
+
+	use_config("stats_file: /x/%p\n");
+	setenv(FP_SETTINGS_STATS_DIR, "/run/of/it", 1);
+	s = read_good();
+	assert_null(s.stats_path);
+	assert_string_equal(s.stats_dir, "/run/of/it");
+	fp_settings_done(&s);
+	setenv("FARPAGE_STATS_FILE", "/y", 1);
+	s = read_good();
+	assert_string_equal(s.stats_path, "/y");
+	assert_string_equal(s.stats_dir, "/run/of/it");
 	fp_settings_done(&s);
 }
 
@@ -404,9 +425,13 @@ static void bad_file(void **state)
 	use_config("heap: [all]\n");
 	assert_refused(-EINVAL, "far.yaml:1:7: heap", "");
 	use_config("heap: larg\n");
-	assert_refused(-EINVAL, "far.yaml: heap", "all, large, large:SIZE");
-	use_config("local_memory: 1K\n");
-	assert_refused(-EINVAL, "far.yaml: local_memory", "at least 64K");
+	assert_refused(-EINVAL, "far.yaml:1:7: heap", "all, large, large:SIZE");
+	use_config("heap: all\nlocal_memory: 1K\n");
+	assert_refused(-EINVAL, "far.yaml:2:15: local_memory", "at least 64K");
+	use_config("heap: all\nrules:\n- {place: far}\n- {place: far, min: 2M, max: 1M}\n");
+	assert_refused(-EINVAL, "far.yaml:4:3: rules[1]", "min must not be above max");
+	use_config("secret_file: /nowhere/secret\n");
+	assert_refused(-ENOENT, "far.yaml:1:14: secret_file: /nowhere/secret", "o such file");
 	use_config("fault_mode: outline\n");
 	assert_refused(-EINVAL, "far.yaml:1:13: fault_mode", "thread, inline");
 	setenv("FARPAGE_CONFIG", dir, 1);
@@ -430,7 +455,18 @@ static void bad_secret(void **state)
 	memset(longer, 'x', sizeof(longer) - 1);
 	longer[sizeof(longer) - 1] = '\0';
 	write_file(secret, longer);
-	assert_refused(-EMSGSIZE, "FARPAGE_SECRET_FILE", "longer");
+	assert_refused(-EMSGSIZE, "FARPAGE_SECRET_FILE", "16 to 1024 bytes");
+	write_file(secret, "15 bytes, short\n");
+	assert_refused(-EMSGSIZE, "FARPAGE_SECRET_FILE", "16 to 1024 bytes");
+	write_file(secret, "16 bytes, enough\n");
+	assert_int_equal(chmod(secret, 0604), 0);
+	assert_refused(-EPERM, "FARPAGE_SECRET_FILE", "chmod o-rw");
+	assert_int_equal(chmod(secret, 0602), 0);
+	assert_refused(-EPERM, "FARPAGE_SECRET_FILE", "chmod o-rw");
+	assert_int_equal(chmod(secret, 0640), 0);
+	setenv("FARPAGE_SECRET_FILE", dir, 1);
+	assert_refused(-EINVAL, dir, "not a regular file");
+	setenv("FARPAGE_SECRET_FILE", secret, 1);
 	longer[1024] = '\n';
 	write_file(secret, longer);
 	s = read_good();
@@ -446,6 +482,7 @@ int main(void)
 	    cmocka_unit_test_setup(bad_rules, clean_environment),
 	    cmocka_unit_test_setup(defaults, clean_environment),
 	    cmocka_unit_test_setup(from_file, clean_environment),
+	    cmocka_unit_test_setup(pages_of_a_run, clean_environment),
 	    cmocka_unit_test_setup(environment_wins, clean_environment),
 	    cmocka_unit_test_setup(rdma, clean_environment),
 	    cmocka_unit_test_setup(reconnect, clean_environment),

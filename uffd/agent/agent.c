@@ -25,7 +25,6 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 #include "rdma_options.h"
-#include "rundir.h"
 #include "secret.h"
 #include "sigbus.h"
 #include "thread.h"
@@ -245,87 +244,17 @@ struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
 
 static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
 {
-	const struct fp_store_options store = fp_agent_store_options(agent);
+	struct fp_store_options store = fp_agent_store_options(agent);
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
 	const char *failed = NULL;
 	char reason[FP_EXPLAIN_LEN];
-	int r = fp_store_open(&store, &agent->far.store, &failed);
-
-	if (r < 0)
-		return fail(error, r, "node %s: %s", failed ? failed : "?",
-		            fp_session_explain(r, NULL, store.rdma, reason, sizeof(reason)));
-	return 0;
-}
-
-static void describe(struct fp_agent *agent)
-{
-	struct fp_statspage *stats = agent->far.stats;
-	struct fp_store_node info;
-
-	snprintf(stats->fault_mode, sizeof(stats->fault_mode), "%s",
-	         agent->far.uffd.sigbus ? "inline" : "thread");
-	snprintf(stats->capture, sizeof(stats->capture), "%s",
-	         agent->far.capture_by_move ? "move" : "protect");
-	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
-		fp_store_node_info(agent->far.store, i, &info);
-		snprintf(stats->node[i].url, sizeof(stats->node[i].url), "%s", info.url);
-		atomic_store(&stats->node[i].up, info.up);
-	}
-}
-
-/*
- * Finds the default place of stats pages. Reads the environment only here, at the start, because
- * the environment may be in far memory later. If there is no folder for stats pages, leaves
- * stats_default empty.
- */
-static void find_stats_place(struct fp_agent *agent)
-{
-	char dir[sizeof(agent->stats_default) - 16];
-	int r = fp_rundir_make(dir, sizeof(dir));
-
-	if (r == 0)
-		snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX,
-		         dir);
-	else if (!agent->options.stats_path)
-		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
-}
-
-/*
- * Another process, in another pid namespace, may have our process number. Then its stats page
- * already has the name that ours should get. So we try the next number.
- */
-static int create_stats(struct fp_agent *agent, const char *pattern)
-{
-	pid_t number = getpid();
 	int r;
 
-	do {
-		r = *pattern
-		        ? fp_statspage_expand(pattern, number++, agent->stats_path, sizeof(agent->stats_path))
-		        : -ENOENT;
-		if (r == 0)
-			r = fp_statspage_create(agent->stats_path, strstr(pattern, "%p"), &agent->far.stats);
-	} while (r == -EBUSY);
-	return r;
-}
-
-/*
- * The process can go on without its stats page. The start fails only if the user chose a place
- * where no stats page can be created. A limit of file sizes (-EFBIG) is no failure.
- */
-int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
-{
-	int r = create_stats(agent, pattern);
-
-	agent->unlink_stats = r == 0 && pattern == agent->stats_default;
-	if (r == -EFBIG || (r < 0 && (agent->is_child || pattern == agent->stats_default))) {
-		fp_log(agent->is_child ? FP_LOG_DEBUG : FP_LOG_NOTICE, "stats",
-		       "process %d goes on without statistics for others: %s%s", (int)getpid(), strerror(-r),
-		       r == -EFBIG ? " (the limit of file sizes, ulimit -f)" : "");
-		r = fp_statspage_create_unseen(&agent->far.stats);
-	}
+	store.refusal = &refusal;
+	r = fp_store_open(&store, &agent->far.store, &failed);
 	if (r < 0)
-		return fail(error, r, "stats file %s: %s", pattern, strerror(-r));
-	describe(agent);
+		return fail(error, r, "node %s: %s", failed ? failed : "?",
+		            fp_session_explain(r, &refusal, store.rdma, reason, sizeof(reason)));
 	return 0;
 }
 
@@ -410,8 +339,18 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	return 0;
 }
 
-static int fail_threads(struct fp_agent_error *error, int r)
+/* A limit of a node may be the reason: each thread needs a link to each node. */
+static int fail_threads(const struct fp_agent *agent, struct fp_agent_error *error, int r)
 {
+	char reason[FP_REFUSAL_TEXT_LEN];
+	struct fp_store_node info;
+
+	for (unsigned i = 0; r == -EUSERS && i < fp_store_n_nodes(agent->far.store); i++) {
+		fp_store_node_info(agent->far.store, i, &info);
+		if (info.refusal.cause != FP_REFUSAL_NONE)
+			return fail(error, r, "node %s: %s", info.url,
+			            fp_refusal_explain(&info.refusal, reason, sizeof(reason)));
+	}
 	return fail(error, r, "the fault threads can't be started: %s", strerror(-r));
 }
 
@@ -420,6 +359,7 @@ static void tend(void *arg)
 	struct fp_agent *agent = arg;
 
 	fp_inline_tend(atomic_load(&agent->far.inline_servers));
+	fp_agent_stats_tend(agent);
 }
 
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
@@ -449,7 +389,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	fp_budget_show_peak(&agent->far.budget, &agent->far.stats->resident_peak_bytes);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
-		return fail_threads(error, r);
+		return fail_threads(agent, error, r);
 	agent->space.reclaim = agent->reclaim;
 	if (fp_agent_needs_pins(agent))
 		r = start_inline(agent, &fault);
@@ -457,7 +397,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 		r = fp_fault_loop_start(&fault, &agent->fault_loop);
 	if (r == 0)
 		r = start_reconnector(agent);
-	return r < 0 ? fail_threads(error, r) : start_guard(agent, error);
+	return r < 0 ? fail_threads(agent, error, r) : start_guard(agent, error);
 }
 
 static int reserve_memory(struct fp_agent *agent)
@@ -477,15 +417,13 @@ static int reserve_memory(struct fp_agent *agent)
 	return open_internal(agent);
 }
 
-static int open_all(struct fp_agent *agent, const char *stats_path, struct fp_agent_error *error)
+static int open_all(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	int r = fp_agent_open_kernel(agent, error);
 
 	if (r == 0)
 		r = open_store(agent, error);
-	if (r == 0)
-		find_stats_place(agent);
-	return r < 0 ? r : fp_agent_open_stats(agent, stats_path ? stats_path : agent->stats_default, error);
+	return r < 0 ? r : fp_agent_stats_open(agent, error);
 }
 
 static int check_options(const struct fp_agent_options *options, struct fp_agent_error *error)
@@ -514,6 +452,7 @@ static void free_options(struct fp_agent_options *options)
 	fp_secret_free((char *)options->secret);
 	fp_rdma_options_free((struct fp_rdma_options *)options->rdma);
 	free((char *)options->stats_path);
+	free((char *)options->stats_dir);
 }
 
 static int copy_options(struct fp_agent_options *to, const struct fp_agent_options *from)
@@ -526,10 +465,11 @@ static int copy_options(struct fp_agent_options *to, const struct fp_agent_optio
 	to->secret = from->secret ? strdup(from->secret) : NULL;
 	to->rdma = from->rdma ? fp_rdma_options_dup(from->rdma) : NULL;
 	to->stats_path = from->stats_path ? strdup(from->stats_path) : NULL;
+	to->stats_dir = from->stats_dir ? strdup(from->stats_dir) : NULL;
 	for (unsigned i = 0; urls && i < from->n_urls; i++)
 		complete &= (urls[i] = strdup(from->urls[i])) != NULL;
-	complete &=
-	    !from->secret == !to->secret && !from->rdma == !to->rdma && !from->stats_path == !to->stats_path;
+	complete &= !from->secret == !to->secret && !from->rdma == !to->rdma &&
+	            !from->stats_path == !to->stats_path && !from->stats_dir == !to->stats_dir;
 	return complete ? 0 : -ENOMEM;
 }
 
@@ -565,9 +505,12 @@ static int start(struct fp_agent *agent, const struct fp_agent_options *options,
 
 	if (r < 0)
 		return fail(error, r, "no memory");
-	r = open_all(agent, options->stats_path, error);
+	r = open_all(agent, error);
 	if (r < 0)
 		return r;
+	if (agent->far.uffd.user_only)
+		fp_log(FP_LOG_INFO, "uffd",
+		       "only user-mode faults are permitted to this user: see farpage-run(1)");
 	r = reserve_memory(agent);
 	if (r < 0)
 		return fail(
@@ -608,20 +551,11 @@ int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret
 
 /* ---- end ---- */
 
-static void close_account(struct fp_agent *agent)
-{
-	if (fp_agent_is_stray(agent)) /* the stats page belongs to the parent */
-		return;
-	atomic_store(&agent->far.stats->exited, 1);
-	if (agent->unlink_stats)
-		unlink(agent->stats_path);
-}
-
 void fp_agent_exiting(struct fp_agent *agent)
 {
 	if (!fp_agent_is_stray(agent))
 		fp_reclaim_publish(&agent->far);
-	close_account(agent);
+	fp_agent_stats_exit(agent);
 }
 
 /*
@@ -642,10 +576,8 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_reconnector_stop(agent->reconnector);
 	fp_store_close(agent->far.store);
 	fp_budget_show_peak(&agent->far.budget, NULL);
-	if (agent->far.stats) {
-		close_account(agent);
-		fp_statspage_close(agent->far.stats);
-	}
+	fp_agent_stats_exit(agent);
+	fp_agent_stats_close(agent);
 	fp_space_done(&agent->space);
 	fp_budget_done(&agent->far.budget);
 	fp_agent_close_kernel(agent);

@@ -46,7 +46,10 @@ struct fp_agent_options {
 	bool pins;                /* the caller pins the memory of its system calls where needed */
 	bool low;                 /* if possible, the range begins at 4 GiB: the programs' hints lie there */
 	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
-	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
+	const char *stats_path;   /* a file to count in, see fp_statspage_expand; NULL: none is wanted */
+	/* The folder for the page that `farpage ps` reads; the page stays there at the end. NULL:
+	 * the user's folder. */
+	const char *stats_dir;
 	/*
 	 * The agent calls these two functions around all its allocations, on its own threads and on
 	 * the program's. So the shim's malloc serves these allocations from local memory. Both may

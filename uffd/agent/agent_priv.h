@@ -4,6 +4,7 @@
 
 #include "affinity.h"
 #include "agent.h"
+#include "agent_stats.h"
 #include "evict.h"
 #include "far.h"
 #include "fault.h"
@@ -25,19 +26,12 @@ struct fp_agent {
 	unsigned local_percent;    /* see fp_agent_options; 0: the budget is fixed */
 	struct fp_affinity affinity;
 	bool is_child; /* the agent of a forked child, whose store has no sessions of its own yet */
-	bool unlink_stats;
-	char stats_path[256];
-	/*
-	 * the pattern for stats pages at the default place; a forked child uses it even if the
-	 * stats page of its parent is elsewhere
-	 */
-	char stats_default[256];
+	struct fp_agent_stats stats;
 };
 
 /* open_kernel opens everything that the kernel gives us; start_threads then starts the work. */
 int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error);
 void fp_agent_close_kernel(struct fp_agent *agent);
-int fp_agent_open_stats(struct fp_agent *agent, const char *path, struct fp_agent_error *error);
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error);
 /* The store's options. They point into the agent's own options. */
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);

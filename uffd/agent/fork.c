@@ -41,8 +41,8 @@
 #define NODE_LOOK_US      1000u
 
 /*
- * Calls act once for each part of the range that contains no foreign piece. Returns 0, or the error
- * of act.
+ * Calls `act` once for each stretch of far memory that has no foreign piece: foreign pieces are
+ * skipped. Returns 0, or the error that `act` returned.
  */
 static int each_stretch(struct fp_agent *agent,
                         int (*act)(struct fp_agent *agent, uint32_t start, uint32_t end))
@@ -270,8 +270,7 @@ static void drop_inherited(struct fp_agent *agent)
 	agent->reclaim = NULL;
 	agent->reconnector = NULL;
 	fp_budget_show_peak(&far->budget, NULL);
-	fp_statspage_close(far->stats);
-	far->stats = NULL;
+	fp_agent_stats_close(agent);
 	fp_agent_close_kernel(agent);
 }
 
@@ -294,15 +293,10 @@ static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
 	                        (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
-/*
- * Makes a stats page for the child. If the user chose a name without the process number, only the
- * parent uses that name: the child's page goes to the default place.
- */
 static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struct fp_agent_error *error)
 {
-	const char *path = agent->options.stats_path;
 	struct fp_far *far = &agent->far;
-	int r = fp_agent_open_stats(agent, path && strstr(path, "%p") ? path : agent->stats_default, error);
+	int r = fp_agent_stats_open(agent, error);
 
 	if (r < 0)
 		return r;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cleanup.h"
 #include "secret.h"
@@ -18,6 +19,7 @@
 
 #define LOCAL_MEMORY_DEFAULT "50%"
 #define MIN_POOL_BYTES       (1u << 20)
+#define MAX_POOL_BYTES       (1ull << 46) /* the daemon's limit */
 
 static const char *const fault_modes[] = {"thread", "inline", NULL};
 static const char *const captures[] = {"auto", "move", "protect", NULL};
@@ -78,7 +80,7 @@ static const struct fp_conf_field keys[] = {
     FP_CONF_KEY("readahead", U64, raw, settings.readahead_pages, .max = FP_READAHEAD_MAX),
     FP_CONF_KEY("min_mapping", SIZE, raw, settings.min_mapping_bytes, .min = FP_PAGE_SIZE),
     FP_CONF_KEY("overcommit", BOOL, raw, settings.overcommit),
-    FP_CONF_KEY("pool_size", SIZE, raw, settings.pool_bytes, .min = MIN_POOL_BYTES),
+    FP_CONF_KEY("pool_size", SIZE, raw, settings.pool_bytes, .min = MIN_POOL_BYTES, .max = MAX_POOL_BYTES),
     FP_CONF_KEY("report", BOOL, raw, settings.report),
     FP_CONF_KEY("fault_mode", ENUM, raw, settings.fault_mode, .choices = fault_modes),
     FP_CONF_KEY("capture", ENUM, raw, settings.capture, .choices = captures),
@@ -226,6 +228,90 @@ static int read_environment(const char *prefix, const struct fp_conf_field *fiel
 	return 0;
 }
 
+/* ---- misspelt variables ---- */
+
+#define MAX_TYPOS 2
+#define PART_LEN  4 /* a shorter part is in too many names */
+
+/* Further variables that Farpage reads. They are no settings. */
+static const struct fp_conf_field other_keys[] = {
+    {.key = "config"},  {.key = "runtime_dir"}, {.key = "preload"}, {.key = "daemon"},
+    {.key = "kept_fd"}, {.key = "run_dir"},     {.key = NULL},
+};
+
+/* The variable whose name is nearest to a given one. */
+struct nearest {
+	const char *name;
+	unsigned typos;
+	char variable[VARIABLE_LEN];
+};
+
+/* How many letters of a must be added, removed or replaced to get b. Stops at max + 1. */
+static unsigned count_typos(const char *a, const char *b, unsigned max)
+{
+	unsigned added, removed, replaced;
+
+	while (*a && *a == *b)
+		a++, b++;
+	if (max == 0 || (!*a && !*b))
+		return *a || *b ? 1 : 0;
+	added = *b ? count_typos(a, b + 1, max - 1) : max;
+	removed = *a ? count_typos(a + 1, b, max - 1) : max;
+	replaced = *a && *b ? count_typos(a + 1, b + 1, max - 1) : max;
+	return 1 + FP_MIN(FP_MIN(added, removed), replaced);
+}
+
+/* A name that is a part of the right one, such as FARPAGE_LOCAL, counts as one typo. */
+static unsigned typos_in(const char *name, const char *variable)
+{
+	const char *part = name + strlen("FARPAGE_");
+
+	if (strcmp(name, variable) == 0)
+		return 0;
+	return strlen(part) >= PART_LEN && strstr(variable + strlen("FARPAGE_"), part)
+	           ? 1
+	           : count_typos(name, variable, MAX_TYPOS);
+}
+
+static void look_for_nearest(const char *prefix, const struct fp_conf_field *fields, struct nearest *nearest)
+{
+	for (const struct fp_conf_field *field = fields; field->key; field++) {
+		char key[VARIABLE_LEN - sizeof("FARPAGE_")], name[VARIABLE_LEN];
+		unsigned typos;
+
+		snprintf(key, sizeof(key), "%s%s%s", prefix, field->key,
+		         field->type == FP_CONF_MAP ? "_" : "");
+		if (field->type == FP_CONF_MAP)
+			look_for_nearest(key, field->fields, nearest);
+		if (field->type == FP_CONF_MAP || field->type == FP_CONF_LIST)
+			continue;
+		typos = typos_in(nearest->name, variable_name(key, name));
+		if (typos < nearest->typos) {
+			nearest->typos = typos;
+			snprintf(nearest->variable, sizeof(nearest->variable), "%s", name);
+		}
+	}
+}
+
+void fp_settings_find_typos(void (*found)(const char *name, const char *meant))
+{
+	for (char **entry = environ; *entry; entry++) {
+		struct nearest nearest = {.typos = MAX_TYPOS + 1};
+		char name[VARIABLE_LEN];
+
+		if (strncmp(*entry, "FARPAGE_", strlen("FARPAGE_")) != 0)
+			continue;
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(*entry, "="), *entry);
+		nearest.name = name;
+		look_for_nearest("", keys, &nearest);
+		look_for_nearest("", other_keys, &nearest);
+		if (nearest.typos > 0 && nearest.typos <= MAX_TYPOS)
+			found(name, nearest.variable);
+	}
+}
+
+/* ---- the file ---- */
+
 static int read_file(struct raw *raw, struct fp_agent_error *error)
 {
 	const char *path = variable("config");
@@ -343,6 +429,23 @@ static int take_heap(struct raw *raw, struct fp_agent_error *error)
 	return 0;
 }
 
+/*
+ * FARPAGE_RUN_DIR names the folder of the `farpage run` that started this program. That run sums up
+ * the pages in the folder, and writes the file of the key stats_file itself. It has removed its own
+ * FARPAGE_STATS_FILE. So if this variable is set, it is for this program alone.
+ */
+static int take_stats(struct fp_settings *settings, struct fp_agent_error *error)
+{
+	const char *dir = variable("run_dir");
+
+	if (!dir)
+		return 0;
+	if (!variable("stats_file"))
+		free(fp_take_ptr(settings->stats_path));
+	settings->stats_dir = strdup(dir);
+	return settings->stats_dir ? 0 : fail(error, -ENOMEM, "no memory");
+}
+
 static int take(struct raw *raw, struct fp_settings *ret_settings, struct fp_agent_error *error)
 {
 	struct fp_settings *settings = &raw->settings;
@@ -352,6 +455,8 @@ static int take(struct raw *raw, struct fp_settings *ret_settings, struct fp_age
 		r = take_heap(raw, error);
 	if (r == 0)
 		r = take_secret(raw, error);
+	if (r == 0)
+		r = take_stats(settings, error);
 	if (r < 0)
 		return r;
 	settings->log_level = (enum fp_log_level)(FP_LOG_ERROR + raw->log_level);
@@ -396,6 +501,19 @@ int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_erro
 	return 0;
 }
 
+int fp_settings_read_secret(char **ret_secret, struct fp_agent_error *error)
+{
+	FP_CLEANUP(raw_done) struct raw raw;
+	int r = read_raw(&raw, error);
+
+	if (r == 0)
+		r = take_secret(&raw, error);
+	if (r < 0)
+		return r;
+	*ret_secret = fp_take_ptr(raw.settings.secret);
+	return 0;
+}
+
 int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error)
 {
 	FP_CLEANUP(raw_done) struct raw raw;
@@ -410,6 +528,7 @@ void fp_settings_done(struct fp_settings *settings)
 		free(settings->urls[i]);
 	free(settings->urls);
 	free(settings->stats_path);
+	free(settings->stats_dir);
 	free(settings->rdma.device);
 	fp_rules_done(&settings->rules);
 	fp_secret_free(settings->secret);
@@ -436,5 +555,6 @@ struct fp_agent_options fp_settings_agent_options(const struct fp_settings *sett
 	    .readahead_pages = (unsigned)settings->readahead_pages,
 	    .overcommit = settings->overcommit,
 	    .stats_path = settings->stats_path,
+	    .stats_dir = settings->stats_dir,
 	};
 }

@@ -30,7 +30,8 @@ struct fp_settings {
 	unsigned n_urls;
 	char *secret; /* NULL: none */
 	struct fp_rdma_options rdma;
-	char *stats_path; /* NULL: the default place */
+	char *stats_path; /* a file for the counters; NULL: none */
+	char *stats_dir;  /* the folder of the `farpage run` that started this process; NULL: none */
 	uint64_t deadline_ns;
 	uint64_t patience_ns; /* how long a page waits for a node; 0: the nodes' grace */
 	enum fp_on_loss on_loss;
@@ -64,6 +65,19 @@ void fp_settings_done(struct fp_settings *settings);
  * same errors as fp_settings_read. The caller frees the device's name.
  */
 int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
+
+/* The secret alone; NULL: none is set. The caller releases it with fp_secret_free. */
+int fp_settings_read_secret(char **ret_secret, struct fp_agent_error *error);
+
+/*
+ * Looks for misspelt variables in the environment, such as FARPAGE_NODE. Calls found for each, with
+ * its name and the name that was probably meant. No other thread may change the environment
+ * meanwhile.
+ */
+void fp_settings_find_typos(void (*found)(const char *name, const char *meant));
+
+/* `farpage run` sets this variable to the folder for the pages of its processes. */
+#define FP_SETTINGS_STATS_DIR "FARPAGE_RUN_DIR"
 
 /* The agent's options for these settings. They point into settings. */
 struct fp_agent_options fp_settings_agent_options(const struct fp_settings *settings);
