@@ -3,19 +3,22 @@
  */
 #include "json_table.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 
+#include "character.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "columns.h"
 #include "units.h"
 
 #define MAX_COLUMNS 32
 #define CELL_BYTES  256
 #define GAP         2
+#define CELL_LEAST  16 /* a column that must be short has room for this, or for its title */
 
 static bool ends_with(const char *name, const char *tail)
 {
@@ -163,30 +166,42 @@ static const char *value_text(const char *name, json_t *value, char buf[CELL_BYT
 	return buf[0] ? buf : "-";
 }
 
-/* The width of a text on a terminal: counts the bytes that begin a UTF-8 character. */
+/* The width of a text on a terminal. */
 static int width_of(const char *text)
 {
-	int width = 0;
+	unsigned width = 0;
 
-	for (; *text; text++)
-		width += (*text & 0xc0) != 0x80;
-	return width;
+	while (*text)
+		width += fp_character_columns(fp_character_next(&text));
+	return (int)width;
 }
 
-static void print_cell(const char *text, int width, FILE *out)
-{
-	fprintf(out, "%*s%s%*s", GAP, "", text, FP_MAX(width - width_of(text), 0), "");
-}
+/* Where the text goes, and how it must fit. */
+struct json_out {
+	FILE *file;
+	const struct fp_json_brief *brief;
+	int column; /* in the line so far; print_members keeps it */
+	bool cut;   /* something was left out */
+};
 
 struct json_column {
 	const char *name;
-	int width; /* 0 for the last column */
+	int width; /* of its title and cells */
+	bool idle; /* no row says anything there but 0, false or nothing */
 };
 
 struct json_table {
 	struct json_column columns[MAX_COLUMNS];
 	unsigned n;
 };
+
+static bool says_nothing(const json_t *value)
+{
+	if (json_is_integer(value))
+		return json_integer_value(value) == 0 || json_integer_value(value) == -1;
+	return json_is_false(value) || json_is_null(value) ||
+	       (json_is_string(value) && !json_string_length(value));
+}
 
 static struct json_column *column_of(struct json_table *table, const char *name)
 {
@@ -197,7 +212,7 @@ static struct json_column *column_of(struct json_table *table, const char *name)
 			return &table->columns[i];
 	if (table->n == MAX_COLUMNS)
 		return NULL;
-	table->columns[table->n] = (struct json_column){name, width_of(title_of(name, title))};
+	table->columns[table->n] = (struct json_column){name, width_of(title_of(name, title)), true};
 	return &table->columns[table->n++];
 }
 
@@ -213,38 +228,93 @@ static void measure_table(const json_t *list, struct json_table *table)
 		json_object_foreach (row, key, value) {
 			struct json_column *column = column_of(table, key);
 
-			if (column)
-				column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
+			if (!column)
+				continue;
+			column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
+			column->idle &= says_nothing(value);
 		}
-	if (table->n)
-		table->columns[table->n - 1].width = 0;
+}
+
+/*
+ * The place of a column in the order of importance. The columns that brief names come first, then
+ * the others as they stand in the table, then the idle ones.
+ */
+static unsigned rank_of(const struct fp_json_brief *brief, const struct json_column *column, unsigned place)
+{
+	for (unsigned i = 0; brief->first && brief->first[i]; i++)
+		if (strcmp(brief->first[i], column->name) == 0)
+			return i;
+	return (column->idle ? 2000 : 1000) + place;
+}
+
+/* Writes the width of each column, with the gap behind all but the last; 0: it is not shown. */
+static void choose_columns(struct json_out *out, const struct json_table *table,
+                           struct fp_column columns[MAX_COLUMNS], unsigned widths[MAX_COLUMNS])
+{
+	char title[CELL_BYTES];
+
+	for (unsigned i = 0; i < table->n; i++) {
+		const struct json_column *from = &table->columns[i];
+		int least = FP_MIN(from->width, FP_MAX(CELL_LEAST, width_of(title_of(from->name, title))));
+		unsigned gap = i + 1 < table->n;
+
+		columns[i] = (struct fp_column){
+		    .width = (unsigned)(out->brief->width ? least : from->width) + gap,
+		    .max_width = (unsigned)from->width + gap,
+		    .rank = rank_of(out->brief, from, i),
+		    .left = true,
+		};
+	}
+	fp_columns_fit(columns, table->n,
+	               out->brief->width ? FP_MAX(out->brief->width, GAP + 0u) - GAP : UINT_MAX - 1, widths);
+	for (unsigned i = 0; i < table->n; i++)
+		out->cut |= widths[i] < columns[i].max_width;
+}
+
+/* Prints one line of a table: that of row, or the titles if row is NULL. */
+static void print_row(struct json_out *out, const struct json_table *table, json_t *row,
+                      const struct fp_column columns[MAX_COLUMNS], const unsigned widths[MAX_COLUMNS])
+{
+	char texts[MAX_COLUMNS][CELL_BYTES], line[MAX_COLUMNS * (CELL_BYTES + GAP)];
+	const char *cells[MAX_COLUMNS];
+	size_t len;
+
+	for (unsigned c = 0; c < table->n; c++) {
+		const char *name = table->columns[c].name;
+		json_t *value = json_object_get(row, name);
+
+		if (!row)
+			cells[c] = title_of(name, texts[c]);
+		else
+			cells[c] = value ? value_text(name, value, texts[c]) : "-";
+	}
+	fp_columns_line(columns, table->n, widths, cells, line, sizeof(line));
+	for (len = strlen(line); len && line[len - 1] == ' '; len--)
+		;
+	fprintf(out->file, "%*s%.*s\n", GAP, "", (int)len, line);
 }
 
 /* within: the name of the object that has the list; NULL: the outermost object. */
-static void print_table(const char *name, const json_t *list, const char *within, FILE *out)
+static void print_table(struct json_out *out, const char *name, const json_t *list, const char *within)
 {
+	struct fp_column columns[MAX_COLUMNS];
+	unsigned widths[MAX_COLUMNS];
 	struct json_table table = {.n = 0};
-	const struct json_column *columns = table.columns;
+	size_t n = json_array_size(list), shown = out->brief->max_rows ? FP_MIN(n, out->brief->max_rows) : n;
 	char text[CELL_BYTES];
-	json_t *row;
-	size_t i;
 
 	measure_table(list, &table);
+	choose_columns(out, &table, columns, widths);
 	if (within)
-		fprintf(out, "%s ", title_of(within, text));
-	fprintf(out, "%s:%s\n", title_of(name, text), json_array_size(list) ? "" : " none");
-	for (unsigned c = 0; c < table.n; c++)
-		print_cell(title_of(columns[c].name, text), columns[c].width, out);
+		fprintf(out->file, "%s ", title_of(within, text));
+	fprintf(out->file, "%s:%s\n", title_of(name, text), n ? "" : " none");
 	if (table.n)
-		fputc('\n', out);
-	json_array_foreach (list, i, row) {
-		for (unsigned c = 0; c < table.n; c++) {
-			json_t *value = json_object_get(row, columns[c].name);
-
-			print_cell(value ? value_text(columns[c].name, value, text) : "-", columns[c].width,
-			           out);
-		}
-		fputc('\n', out);
+		print_row(out, &table, NULL, columns, widths);
+	for (size_t i = 0; i < shown; i++)
+		print_row(out, &table, json_array_get(list, i), columns, widths);
+	if (shown < n) {
+		fprintf(out->file, "%*sand %zu more\n", GAP, "", n - shown);
+		out->cut = true;
 	}
 }
 
@@ -260,70 +330,98 @@ static bool has_tables(json_t *object)
 }
 
 /*
- * Prints "name value, name value" for all members but tables. If `lists` is false, leaves out lists
- * and objects too. True if it printed anything.
+ * Prints "name value, name value" for all members but tables, and goes on in a new line where the
+ * width demands it. If `lists` is false, leaves out lists and objects too. True if it printed
+ * anything.
  */
-static bool print_members(json_t *object, bool lists, FILE *out)
+static bool print_members(struct json_out *out, json_t *object, bool lists)
 {
 	const char *comma = "", *key;
 	char title[CELL_BYTES], text[CELL_BYTES];
 	json_t *value;
 
 	json_object_foreach (object, key, value) {
+		const char *shown;
+		int width;
+
 		if (is_table(value) || (!lists && is_list(value)))
 			continue;
-		fprintf(out, "%s%s %s", comma, title_of(key, title), value_text(key, value, text));
+		shown = value_text(key, value, text);
+		width = width_of(title_of(key, title)) + 1 + width_of(shown);
+		if (*comma && out->brief->width && out->column + width + 3 > (int)out->brief->width) {
+			fprintf(out->file, ",\n%*s", GAP, "");
+			out->column = GAP;
+			comma = "";
+		}
+		out->column += fprintf(out->file, "%s", comma) + width;
+		fprintf(out->file, "%s %s", title, shown);
 		comma = ", ";
 	}
+	out->column = 0;
 	return *comma;
 }
 
-static void print_tables(json_t *object, const char *within, FILE *out)
+/* Prints a name at the begin of a line. */
+static void print_name(struct json_out *out, const char *name)
+{
+	char title[CELL_BYTES];
+
+	out->column = width_of(title_of(name, title)) + 2;
+	fprintf(out->file, "%s: ", title);
+}
+
+static void print_tables(struct json_out *out, json_t *object, const char *within)
 {
 	const char *key;
 	json_t *value;
 
 	json_object_foreach (object, key, value)
 		if (is_table(value))
-			print_table(key, value, within, out);
+			print_table(out, key, value, within);
 }
 
-void fp_json_table_print(json_t *object, FILE *out)
+static void print_object(struct json_out *out, json_t *object)
 {
-	char title[CELL_BYTES], text[CELL_BYTES];
+	char text[CELL_BYTES];
 	const char *key;
 	json_t *value, *row;
 
-	if (print_members(object, false, out))
-		fputc('\n', out);
+	if (print_members(out, object, false))
+		fputc('\n', out->file);
 	json_object_foreach (object, key, value) {
 		if (has_tables(json_array_get(value, 0))) {
 			size_t i;
 
 			json_array_foreach (value, i, row) {
-				fprintf(out, "\n%s: ", title_of(key, title));
-				fp_json_table_print(row, out);
+				fputc('\n', out->file);
+				print_name(out, key);
+				print_object(out, row);
 			}
 		} else if (is_table(value)) {
-			print_table(key, value, NULL, out);
+			print_table(out, key, value, NULL);
 		} else if (json_is_object(value)) {
-			fprintf(out, "%s: ", title_of(key, title));
-			print_members(value, true, out);
-			fputc('\n', out);
-			print_tables(value, key, out);
+			print_name(out, key);
+			print_members(out, value, true);
+			fputc('\n', out->file);
+			print_tables(out, value, key);
 		} else if (json_is_array(value)) {
-			fprintf(out, "%s: %s\n", title_of(key, title), value_text(key, value, text));
+			print_name(out, key);
+			fprintf(out->file, "%s\n", value_text(key, value, text));
 		}
 	}
 }
 
-int fp_json_table_print_text(const char *text, FILE *out)
+bool fp_json_table_print_brief(json_t *object, const struct fp_json_brief *brief, FILE *out)
 {
-	json_t *object = json_loads(text, 0, NULL);
-	bool is_object = json_is_object(object);
+	struct json_out to = {.file = out, .brief = brief};
 
-	if (is_object)
-		fp_json_table_print(object, out);
-	json_decref(object);
-	return is_object ? 0 : -EINVAL;
+	print_object(&to, object);
+	return to.cut;
+}
+
+void fp_json_table_print(json_t *object, FILE *out)
+{
+	static const struct fp_json_brief all = {.width = 0};
+
+	fp_json_table_print_brief(object, &all, out);
 }

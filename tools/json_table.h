@@ -7,6 +7,7 @@
 #define FP_JSON_TABLE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 /*
@@ -19,10 +20,18 @@
  */
 void fp_json_table_print(json_t *object, FILE *out);
 
+/* How to make it shorter. */
+struct fp_json_brief {
+	unsigned width;           /* members and tables have no wider lines; 0: any width */
+	unsigned max_rows;        /* of a table; 0: any number */
+	const char *const *first; /* the most important columns, then NULL; NULL: none is named */
+};
+
 /*
- * Prints JSON text in the same way. 0; -EINVAL: the text is not a JSON object, and nothing is
- * printed.
+ * Prints a JSON object in a shorter form. A table that is too wide loses its least important
+ * columns. Columns that say nothing (0, false or empty in each row) go first, and those that brief
+ * names go last. Cells may be cut. Returns true if anything was left out.
  */
-int fp_json_table_print_text(const char *text, FILE *out);
+bool fp_json_table_print_brief(json_t *object, const struct fp_json_brief *brief, FILE *out);
 
 #endif

@@ -1,10 +1,8 @@
 /*
  * The farpage command: a table of subcommands. Room: tools. Each subcommand has a file of its own.
  */
-#include <stdio.h>
-#include <string.h>
+#include <locale.h>
 
-#include "farpage/farpage.h"
 #include "log.h"
 #include "tool.h"
 
@@ -14,16 +12,15 @@ static const struct fp_tool *const commands[] = {
 
 static const struct fp_tool farpage = {
     .label = "command",
-    .help = "usage: farpage [--help] [--version] COMMAND [ARG...]\n"
+    .help = "usage: farpage [OPTION] COMMAND [ARG...]\n"
             "\n"
-            "`farpage COMMAND --help` tells more. Commands:\n",
+            "`farpage COMMAND --help` tells more; man farpage-COMMAND tells all. Commands:\n",
     .commands = commands,
 };
 
 int main(int argc, char **argv)
 {
+	setlocale(LC_CTYPE, ""); /* no other category: numbers keep their decimal point */
 	fp_log_init("farpage", FP_LOG_NOTICE);
-	if (argc > 1 && strcmp(argv[1], "--version") == 0)
-		return printf("farpage %s\n", far_version()) < 0;
 	return fp_tool_dispatch(&farpage, argc, argv);
 }

@@ -10,46 +10,54 @@
 
 #include "cleanup.h"
 #include "connect.h"
-#include "json_table.h"
 #include "log.h"
+#include "node_status.h"
 #include "secret.h"
 #include "tool.h"
 #include "transport.h"
 #include "units.h"
 
-#define DEADLINE_NS 5000000000ull
+#define DEADLINE_NS   5000000000ull
+#define DEFAULT_WIDTH 80
 
 struct node_options {
 	bool json;
+	bool all;     /* sessions and columns, however many and wide */
 	char *secret; /* NULL: none */
-	int (*act)(struct fp_session *session, bool json);
+	int (*act)(struct fp_session *session, const struct node_options *options);
 	const char *url;
 };
 
 /*
- * Blanks control characters, because a node's text may go to a terminal. Valid JSON has none but
- * white space.
+ * Blanks control characters, because a node's text may go to a terminal. Those from U+0080 begin
+ * with 0xc2 in UTF-8.
  */
 static void blank_controls(char *text)
 {
-	for (char *c = text; *c; c++)
+	for (char *c = text; *c; c++) {
 		if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f)
 			*c = ' ';
+		else if ((unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 &&
+		         (unsigned char)c[1] < 0xa0)
+			c[0] = c[1] = ' ';
+	}
 }
 
-static int show_status(struct fp_session *session, bool json)
+static int show_status(struct fp_session *session, const struct node_options *options)
 {
 	fp_autofree char *text = NULL;
 	int r = fp_session_status(session, &text);
 
 	if (r == 0)
 		blank_controls(text);
-	if (r == 0 && (json || fp_json_table_print_text(text, stdout) < 0))
+	if (r == 0 &&
+	    (options->json || fp_node_status_print(text, options->all, fp_tool_width(stdout) ?: DEFAULT_WIDTH,
+	                                           fp_tool_height(stdout), stdout) < 0))
 		puts(text);
 	return r;
 }
 
-static int drain(struct fp_session *session, bool json)
+static int drain(struct fp_session *session, const struct node_options *options)
 {
 	struct fp_drain_info info;
 	char leased[16];
@@ -57,33 +65,35 @@ static int drain(struct fp_session *session, bool json)
 
 	if (r < 0)
 		return r;
-	if (json)
+	if (options->json)
 		printf("{\"leased_bytes\": %llu, \"sessions\": %u}\n", (unsigned long long)info.leased_bytes,
 		       info.sessions);
 	else
-		printf("no further leases are granted; still out: %s, %u sessions\n",
-		       fp_size_format(info.leased_bytes, leased, sizeof(leased)), info.sessions);
+		printf("no further leases are granted; still out: %s, %u session%s\n",
+		       fp_size_format(info.leased_bytes, leased, sizeof(leased)), info.sessions,
+		       info.sessions == 1 ? "" : "s");
 	return 0;
 }
 
-static int undrain(struct fp_session *session, bool json)
+static int undrain(struct fp_session *session, const struct node_options *options)
 {
 	int r = fp_session_undrain(session);
 
 	if (r == 0)
-		puts(json ? "{}" : "leases are granted again");
+		puts(options->json ? "{}" : "leases are granted again");
 	return r;
 }
 
 static const struct {
 	const char *name;
-	int (*act)(struct fp_session *session, bool json);
+	int (*act)(struct fp_session *session, const struct node_options *options);
 } commands[] = {{"status", show_status}, {"drain", drain}, {"undrain", undrain}};
 
 static int ask(const struct node_options *options)
 {
-	const struct fp_session_options session_options = {.secret = options->secret,
-	                                                   .deadline_ns = DEADLINE_NS};
+	const struct fp_session_options session_options = {
+	    .secret = options->secret, .deadline_ns = DEADLINE_NS, .is_operator = true};
+	struct fp_refusal refusal;
 	struct fp_connect connect;
 	char error[FP_EXPLAIN_LEN], reason[FP_EXPLAIN_LEN];
 	int r = fp_connect_open(&connect, options->url, &session_options, error, sizeof(error));
@@ -92,16 +102,12 @@ static int ask(const struct node_options *options)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url, error);
 		return 1;
 	}
-	r = options->act(connect.session, options->json);
-	if (r == -EPERM)
-		fp_log(
-		    FP_LOG_ERROR, "node",
-		    "%s: not permitted: the secret needs the right status, or admin to drain; where the node "
-		    "has no secret, only its own user and root may drain it, over its UNIX socket (shm:PATH)",
-		    options->url);
-	else if (r < 0)
+	r = options->act(connect.session, options);
+	if (r < 0) {
+		fp_session_refusal(connect.session, &refusal);
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
-		       fp_session_explain(r, NULL, &connect.rdma, reason, sizeof(reason)));
+		       fp_session_explain(r, &refusal, &connect.rdma, reason, sizeof(reason)));
+	}
 	fp_connect_close(&connect);
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
 }
@@ -121,14 +127,18 @@ static int node_main(int argc, char **argv)
 			options.act = commands[i].act;
 	if (!options.act)
 		fp_tool_wrong(&fp_tool_node, "%s: allowed are status, drain, undrain", argv[first]);
+	if (options.all && options.act != show_status)
+		fp_tool_wrong(&fp_tool_node, "--sessions goes with status alone");
 	status = ask(&options);
 	fp_secret_free(options.secret);
 	return status;
 }
 
 static const struct fp_option options[] = {
-    {"json", NULL, "what the node says, as it says it", .read = fp_option_switch,
+    {"json", NULL, "what the node says, as it says it: farpage-json(5)", .read = fp_option_switch,
      .at = offsetof(struct node_options, json)},
+    {"sessions", NULL, "status: all sessions and all columns, in lines of any width",
+     .read = fp_option_switch, .at = offsetof(struct node_options, all)},
     {"secret-file", "FILE", "a secret of the node with the right status, or admin to drain",
      .read = fp_option_secret, .at = offsetof(struct node_options, secret)},
     {.name = NULL},
@@ -138,15 +148,17 @@ const struct fp_tool fp_tool_node = {
     .name = "node",
     .label = "node",
     .summary = "what a memory node says of itself; drain it",
-    .help =
-        "usage: farpage node status|drain|undrain URL [--json] [--secret-file FILE]\n"
-        "\n"
-        "  status  devices, pools, sessions and traffic of the node at URL: shm:PATH, tcp://HOST[:PORT],\n"
-        "          rdma://HOST[:PORT], rdma+tcp://HOST[:PORT] or auto://HOST; A,B for hosts\n"
-        "  drain   asks it to grant no further leases to anyone, and says what is still out; what is leased\n"
-        "          stays usable\n"
-        "  undrain takes that back\n"
-        "\n",
+    .help = "usage: farpage node status|drain|undrain URL [--json] [--sessions] [--secret-file FILE]\n"
+            "\n"
+            "  status  devices, pools, sessions and traffic of the node\n"
+            "          at URL: shm:PATH, tcp://HOST[:PORT],\n"
+            "          rdma://HOST[:PORT], rdma+tcp://HOST[:PORT] or\n"
+            "          auto://HOST; A,B for hosts. It fits the terminal,\n"
+            "          or 80 columns\n"
+            "  drain   asks it to grant no further leases to anyone, and\n"
+            "          prints how much is still leased; that stays usable\n"
+            "  undrain takes that back\n"
+            "\n",
     .options = options,
     .takes_arguments = true,
     .main = node_main,

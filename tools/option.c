@@ -11,14 +11,14 @@
 #include "cleanup.h"
 #include "log.h"
 #include "secret.h"
+#include "settings.h"
 #include "tool.h"
 #include "units.h"
 
 #define MAX_OPTIONS 24
 #define INDENT      23 /* column where the help of an option begins */
-#define WIDTH       76
-/* getopt_long returns this for --help, and else the index of an option's row. */
-#define HELP 256
+#define LINE        99 /* columns of the longest line */
+#define LEAST       30 /* columns of text behind an indent, even if the terminal has fewer */
 
 void fp_option_switch(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                       void *target)
@@ -94,32 +94,49 @@ void fp_option_list(const struct fp_tool *tool, const struct fp_option *option, 
 void fp_option_secret(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                       void *target)
 {
-	char reason[64], **secret = target;
+	char why[256], **secret = target;
 	int r;
 
 	fp_secret_free(fp_take_ptr(*secret));
 	r = fp_secret_read(text, secret);
 	if (r < 0)
 		fp_tool_wrong(tool, "--%s %s: %s", option->name, text,
-		              fp_strerror(r, reason, sizeof(reason)));
+		              fp_secret_explain(r, text, "this user", why, sizeof(why)));
+}
+
+/* A secret that the command line does not name may be named by the environment, or by the file. */
+static void take_secret(const struct fp_tool *tool, void *target)
+{
+	struct fp_agent_error error;
+
+	for (const struct fp_option *option = tool->options; option && option->name; option++) {
+		char **secret = (char **)((char *)target + option->at);
+
+		if (option->read == fp_option_secret && !*secret &&
+		    fp_settings_read_secret(secret, &error) < 0)
+			fp_tool_wrong(tool, "%s", error.text);
+	}
 }
 
 int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target)
 {
 	const struct fp_option *options = tool->options;
-	struct option longs[MAX_OPTIONS + 2] = {{"help", no_argument, NULL, HELP}};
+	struct option longs[MAX_OPTIONS + 3] = {{"help", no_argument, NULL, 'h'},
+	                                        {"version", no_argument, NULL, 'V'}};
 	int c;
 
 	/*
-	 * Each row returns its own index. Otherwise getopt_long(3) would accept ambiguous short
-	 * forms.
+	 * Each row returns its own index, which is less than any letter. Otherwise getopt_long(3)
+	 * would accept ambiguous short forms.
 	 */
 	for (int i = 0; options && options[i].name && i < MAX_OPTIONS; i++)
-		longs[i + 1] = (struct option){options[i].name,
+		longs[i + 2] = (struct option){options[i].name,
 		                               options[i].value ? required_argument : no_argument, NULL, i};
-	while ((c = getopt_long(argc, argv, tool->runs_command ? "+" : "", longs, NULL)) != -1) {
-		if (c == HELP)
+	while ((c = getopt_long(argc, argv, tool->runs_command ? "+hV" : "hV", longs, NULL)) != -1) {
+		if (c == 'h')
 			exit(fp_tool_help(tool));
+		if (c == 'V')
+			exit(fp_tool_version(tool));
 		if (c == '?')
 			fp_tool_wrong(tool, NULL);
 		if (optarg && !*optarg)
@@ -128,30 +145,33 @@ int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *tar
 	}
 	if (optind < argc && !tool->takes_arguments && !tool->runs_command)
 		fp_tool_wrong(tool, "%s: unexpected argument", argv[optind]);
+	take_secret(tool, target);
 	return optind;
 }
 
-/*
- * Prints `text` in lines of at most `width` characters, each after `indent` spaces. The parameter
- * `column` says where the cursor is before the first line.
- */
-static void print_wrapped(const char *text, int column, int indent, size_t width)
+void fp_option_print_text(const char *text, int column, int indent)
 {
+	int columns = FP_MIN((int)fp_tool_width(stdout) ?: LINE, LINE);
+	size_t width = (size_t)FP_MAX(columns - indent, LEAST);
+
 	for (; *text; column = 0) {
 		size_t n = strcspn(text, "\n");
 
 		if (n > width)
-			for (n = width; text[n] != ' '; n--)
+			for (n = width; n > 0 && text[n] != ' '; n--)
 				;
+		if (n == 0) /* an empty line, or a word that is too long */
+			n = strcspn(text, " \n");
 		printf("%*s%.*s\n", FP_MAX(indent - column, 0), "", (int)n, text);
 		text += n + (text[n] != '\0');
 	}
 }
 
-void fp_option_print_help(const char *text, const struct fp_option *options)
+void fp_option_print_table(const struct fp_option *options)
 {
-	print_wrapped(text, 0, 0, INDENT + WIDTH);
 	for (; options && options->name; options++)
-		print_wrapped(options->help, printf("  --%s %s ", options->name, options->value ?: ""),
-		              INDENT, WIDTH);
+		fp_option_print_text(options->help, printf("  --%s %s ", options->name, options->value ?: ""),
+		                     INDENT);
+	fp_option_print_text("print this help", printf("  -h, --help"), INDENT);
+	fp_option_print_text("print the version of Farpage", printf("  -V, --version"), INDENT);
 }

@@ -35,17 +35,25 @@ fp_option_read fp_option_number; /* uint64_t */
 fp_option_read fp_option_size;   /* uint64_t, bytes, rounded down to whole pages */
 fp_option_read fp_option_time;   /* uint64_t, ns */
 fp_option_read fp_option_word;   /* unsigned: the index in words */
-fp_option_read fp_option_list;   /* elements between commas, each read by each */
-fp_option_read fp_option_secret; /* char *: the secret that the file holds; release with fp_secret_free */
+fp_option_read fp_option_list;   /* elements between commas; the member each reads one */
+/* char *: the secret that the file holds; release with fp_secret_free. Without the option: that of
+ * FARPAGE_SECRET_FILE, or of the file that FARPAGE_CONFIG names. */
+fp_option_read fp_option_secret;
 
 /*
  * Reads the options of a subcommand into target, each into the place that its row names. Returns
- * the index in argv of the first argument that is no option. Ends the process after --help. After a
- * wrong option, prints a message and ends the process.
+ * the index in argv of the first argument that is no option. Ends the process after --help or
+ * --version. After a wrong option, prints a message and ends the process.
  */
 int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target);
 
-/* Prints the string text, then the help of each row, on stdout, in lines of about 100 columns. */
-void fp_option_print_help(const char *text, const struct fp_option *options);
+/*
+ * Prints text on stdout, in lines that fit the terminal, and of 99 columns at most. Each begins
+ * with so many blanks as indent says. The cursor is in the given column before the first line.
+ */
+void fp_option_print_text(const char *text, int column, int indent);
+
+/* Prints the help of each row, and of the options that every command has, in the same way. */
+void fp_option_print_table(const struct fp_option *options);
 
 #endif

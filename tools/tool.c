@@ -8,10 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "cleanup.h"
 #include "json_table.h"
 #include "log.h"
+
+#define COMMAND_INDENT 9 /* column where the summary of a command begins */
 
 static int start(const struct fp_tool *tool, int argc, char **argv)
 {
@@ -27,10 +31,17 @@ static void print_usage(const struct fp_tool *tool)
 	fprintf(stderr, "%.*s\n", (int)strcspn(tool->help, "\n"), tool->help);
 }
 
+static bool is_option(int argc, char **argv, const char *letter, const char *word)
+{
+	return argc > 1 && (strcmp(argv[1], letter) == 0 || strcmp(argv[1], word) == 0);
+}
+
 int fp_tool_dispatch(const struct fp_tool *tool, int argc, char **argv)
 {
-	if (argc > 1 && strcmp(argv[1], "--help") == 0)
+	if (is_option(argc, argv, "-h", "--help"))
 		return fp_tool_help(tool);
+	if (is_option(argc, argv, "-V", "--version"))
+		return fp_tool_version(tool);
 	for (const struct fp_tool *const *t = tool->commands; argc > 1 && *t; t++)
 		if (strcmp((*t)->name, argv[1]) == 0)
 			return start(*t, argc - 1, argv + 1);
@@ -56,9 +67,18 @@ void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...)
 
 int fp_tool_help(const struct fp_tool *tool)
 {
-	fp_option_print_help(tool->help, tool->options);
+	fp_option_print_text(tool->help, 0, 0);
 	for (const struct fp_tool *const *t = tool->commands; t && *t; t++)
-		printf("  %-6s %s\n", (*t)->name, (*t)->summary);
+		fp_option_print_text((*t)->summary, printf("  %-6s ", (*t)->name), COMMAND_INDENT);
+	if (tool->commands)
+		puts("\nOptions:");
+	fp_option_print_table(tool->options);
+	return fp_tool_flush(tool);
+}
+
+int fp_tool_version(const struct fp_tool *tool)
+{
+	puts("farpage " FP_VERSION);
 	return fp_tool_flush(tool);
 }
 
@@ -80,13 +100,36 @@ int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json)
 		return 1;
 	}
 	if (as_json) {
-		json_dumpf(document, stdout, JSON_REAL_PRECISION(6));
+		json_dumpf(document, stdout, JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII);
 		putchar('\n');
 	} else {
-		fp_json_table_print(document, stdout);
+		const struct fp_json_brief brief = {.width = fp_tool_width(stdout),
+		                                    .first = tool->first_columns};
+
+		if (fp_json_table_print_brief(document, &brief, stdout))
+			puts("(shortened to the terminal: a pipe shows all columns)");
 	}
 	json_decref(document);
 	return fp_tool_flush(tool);
+}
+
+/* All 0 if out is no terminal. */
+static struct winsize terminal_size(FILE *out)
+{
+	struct winsize size;
+	int fd = fileno(out);
+
+	return isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0 ? size : (struct winsize){0};
+}
+
+unsigned fp_tool_width(FILE *out)
+{
+	return terminal_size(out).ws_col;
+}
+
+unsigned fp_tool_height(FILE *out)
+{
+	return terminal_size(out).ws_row;
 }
 
 int fp_tool_flush(const struct fp_tool *tool)

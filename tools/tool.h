@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "option.h"
 
@@ -25,9 +26,11 @@ struct fp_tool {
 	const char *label; /* the name in messages: "bench fault" */
 	const char *summary;
 	const char *help;                /* --help before the options; the first line is the usage */
-	const struct fp_option *options; /* NULL: it has no option but --help */
+	const struct fp_option *options; /* NULL: it has only those that every command has */
 	/* Its own subcommands: an array that ends with a NULL element. NULL if it has none. */
 	const struct fp_tool *const *commands;
+	/* The columns that its tables keep longest on a narrow terminal, as in fp_json_brief. */
+	const char *const *first_columns;
 	bool takes_arguments;
 	/*
 	 * The first argument is a command to run, and the options end there. A usage error then
@@ -50,6 +53,9 @@ _Noreturn void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...
 /* Prints the help on stdout. Returns the exit status. */
 int fp_tool_help(const struct fp_tool *tool);
 
+/* Prints the version of Farpage on stdout. Returns the exit status. */
+int fp_tool_version(const struct fp_tool *tool);
+
 /*
  * Returns text as a JSON string. A program's name may be any bytes, so if text is not UTF-8, each
  * byte beyond ASCII becomes "?". NULL: no memory.
@@ -57,10 +63,16 @@ int fp_tool_help(const struct fp_tool *tool);
 json_t *fp_tool_json_string(const char *text);
 
 /*
- * Prints the result of a command on stdout, as JSON or for a person (json_table.h). Takes over the
+ * Prints the result of a command on stdout, as JSON or for a person (json_table.h). Tables lose
+ * columns that the terminal has no room for; a pipe gets all. The JSON is
+ * ASCII: a terminal may show it, and a program's name may have any characters. Takes over the
  * document; NULL means that there was no memory for it. Returns the exit status.
  */
 int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json);
+
+/* The columns and the rows of the terminal at out; 0: it is no terminal. */
+unsigned fp_tool_width(FILE *out);
+unsigned fp_tool_height(FILE *out);
 
 /*
  * Ends a command that wrote to stdout. Returns 0, or 1 with a message if something could not be

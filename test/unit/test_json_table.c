@@ -1,5 +1,4 @@
 /* The status that a node reports, printed as a table for people. */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,14 +12,33 @@
 
 static void assert_shown(const char *json, const char *wanted)
 {
+	json_t *object = json_loads(json, 0, NULL);
 	char *shown = NULL;
 	size_t len = 0;
 	FILE *out = open_memstream(&shown, &len);
 
-	assert_int_equal(fp_json_table_print_text(json, out), 0);
+	assert_non_null(object);
+	fp_json_table_print(object, out);
 	fclose(out);
 	assert_string_equal(shown, wanted);
 	free(shown);
+	json_decref(object);
+}
+
+/* cut: something is left out. */
+static void assert_brief(const char *json, const struct fp_json_brief *brief, bool cut, const char *wanted)
+{
+	json_t *object = json_loads(json, 0, NULL);
+	char *shown = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&shown, &len);
+
+	assert_non_null(object);
+	assert_int_equal(fp_json_table_print_brief(object, brief, out), cut);
+	fclose(out);
+	assert_string_equal(shown, wanted);
+	free(shown);
+	json_decref(object);
 }
 
 static void plain_members_come_first(void **state)
@@ -62,33 +80,43 @@ static void long_strings_are_cut(void **state)
 	assert_shown(json, wanted);
 }
 
-static void what_is_no_object_is_refused(void **state)
+static void members_go_on_in_further_lines(void **state)
 {
-	static const char *const wrong[] = {"",
-	                                    "[]",
-	                                    "1",
-	                                    "{\"a\":}",
-	                                    "{\"a\":1} x",
-	                                    "{\"a\":1",
-	                                    "hello!",
-	                                    "{a:1}",
-	                                    "{\"a\":1,}",
-	                                    "\"a\"",
-	                                    "{\"a\":\"\xff\"}",
-	                                    "{\"a\":\"\n\"}",
-	                                    "{\"a\":\"\\u0000\"}"};
+	const struct fp_json_brief brief = {.width = 24};
 
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		assert_int_equal(fp_json_table_print_text(wrong[i], stdout), -EINVAL);
+	assert_brief("{\"one\":1,\"two\":2,\"three\":3,\"four\":\"very long indeed, so long\",\"five\":5,"
+	             "\"in\":{\"six\":6,\"seven\":7,\"eight\":8}}",
+	             &brief, false,
+	             "one 1, two 2, three 3,\n  four very long indeed, so long,\n  five 5\n"
+	             "in: six 6, seven 7,\n  eight 8\n");
 }
 
-static void depth_is_bounded(void **state)
+/* Columns that say nothing go first. Then the columns go that are not named, from the right. */
+static void a_wide_table_loses_columns(void **state)
 {
-	char json[10000];
+	static const char *const first[] = {"id", NULL};
+	const char *json = "{\"t\":[{\"none\":0,\"left\":\"aaaa\",\"right\":\"bbbb\",\"id\":7},"
+	                   "{\"left\":\"cc\",\"right\":\"dd\",\"id\":8,\"none\":null}]}";
+	const struct fp_json_brief wide = {.width = 23, .first = first},
+	                           narrow = {.width = 22, .first = first},
+	                           least = {.width = 15, .first = first};
 
-	memset(json, '[', sizeof(json) - 1);
-	json[sizeof(json) - 1] = '\0';
-	assert_int_equal(fp_json_table_print_text(json, stdout), -EINVAL);
+	assert_brief(json, &wide, false,
+	             "t:\n  none  left  right  id\n  0     aaaa  bbbb   7\n  -     cc    dd     8\n");
+	assert_brief(json, &narrow, true, "t:\n  left  right  id\n  aaaa  bbbb   7\n  cc    dd     8\n");
+	assert_brief(json, &least, true, "t:\n  left  id\n  aaaa  7\n  cc    8\n");
+}
+
+static void a_long_table_loses_rows_and_long_cells_their_ends(void **state)
+{
+	const struct fp_json_brief brief = {.width = 22, .max_rows = 1};
+
+	assert_brief("{\"t\":[{\"name\":\"nineteen characters\"},{\"name\":\"b\"},{\"name\":\"c\"}]}", &brief,
+	             true, "t:\n  name\n  nineteen characters\n  and 2 more\n");
+	assert_brief("{\"t\":[{\"name\":\"twenty-four characters.\",\"n\":1}]}", &brief, true,
+	             "t:\n  name               n\n  twenty-four charac 1\n");
+	assert_brief("{\"t\":[{\"n\":1,\"name\":\"twenty-four characters.\"}]}", &brief, true,
+	             "t:\n  n  name\n  1  twenty-four chara\n");
 }
 
 int main(void)
@@ -100,8 +128,9 @@ int main(void)
 	    cmocka_unit_test(objects_have_lines_of_their_own),
 	    cmocka_unit_test(nothing_reaches_the_terminal_but_text),
 	    cmocka_unit_test(long_strings_are_cut),
-	    cmocka_unit_test(what_is_no_object_is_refused),
-	    cmocka_unit_test(depth_is_bounded),
+	    cmocka_unit_test(members_go_on_in_further_lines),
+	    cmocka_unit_test(a_wide_table_loses_columns),
+	    cmocka_unit_test(a_long_table_loses_rows_and_long_cells_their_ends),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
