@@ -44,5 +44,24 @@ class Touch(toolcase.ToolCase):
         self.assertRegex(out, "(?m)^  over +fault mode +pass +" + " +".join(KINDS) + " *$")
 
 
+    def test_columns_do_not_run_together(self):
+        """At least two spaces are between them, so that each row has as many cells as the first."""
+        tables = 0
+        for line in self.touch("--transport", "floor").splitlines():
+            cells = [cell for cell in line.split("  ") if cell.strip()]
+            if not line.startswith("  "):
+                columns = None
+            elif columns is None:
+                columns, tables = len(cells), tables + 1
+            else:
+                self.assertEqual(len(cells), columns, line)
+        self.assertEqual(tables, 2)
+
+    def test_node_that_does_not_answer(self):
+        """It is named once."""
+        err = self.farpage("bench", "touch", "--node", "tcp://127.0.0.1:1", "--size", "1M")[2]
+        self.assertRegex(err, "^farpage: bench touch: node tcp://127.0.0.1:1: nothing listens there[^\n]*\n$")
+
+
 if __name__ == "__main__":
     toolcase.main()

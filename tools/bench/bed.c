@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "floor.h"
 #include "pattern.h"
+#include "units.h"
 
 #define PUSH_ATTEMPTS 20
 
@@ -35,7 +36,7 @@ static int open_floor(struct fp_bed *bed, const struct fp_bed_options *options, 
 	int r = fp_floor_open(&bed->floor, bed->bytes, options->is_inline);
 
 	if (r < 0) {
-		snprintf(error, error_len, "userfaultfd is not to be had: %s", strerror(-r));
+		snprintf(error, error_len, "floor: userfaultfd is not to be had: %s", strerror(-r));
 		return r;
 	}
 	bed->base = bed->floor.memory;
@@ -54,13 +55,15 @@ static int open_far(struct fp_bed *bed, const struct fp_bed_options *options, ch
 	    .readahead_pages = options->readahead_pages,
 	    .fault_mode = options->is_inline ? FAR_FAULT_INLINE : FAR_FAULT_THREAD,
 	};
+	char size[16];
 	int r = far_open(&far, error, error_len, &bed->far);
 
 	if (r < 0)
 		return r;
 	r = far_map(bed->far, bed->bytes, &bed->base);
 	if (r < 0)
-		snprintf(error, error_len, "mapping %zu bytes: %s", bed->bytes, strerror(-r));
+		snprintf(error, error_len, "node %s: mapping %s: %s", options->url,
+		         fp_size_format(bed->bytes, size, sizeof(size)), strerror(-r));
 	else
 		fp_pattern_fill(bed->base, bed->n_pages, bed->seed);
 	return r;

@@ -17,7 +17,7 @@ const struct fp_tool fp_tool_bench = {
     .summary = "what faults, links and whole passes over far memory cost here",
     .help = "usage: farpage bench fault|link|touch [--json] [OPTION...]\n"
             "\n"
-            "`farpage bench fault --help` and so on tell more.\n",
+            "`farpage bench fault --help` and so on tell more. Benches:\n",
     .commands = benches,
     .main = bench_main,
 };

@@ -90,6 +90,8 @@ static int fault_main(int argc, char **argv)
 	return fp_rounds_main(&fault, argc, argv);
 }
 
+static const char *const first_columns[] = {"over", "fault_mode", "p50_us", "p99_us", NULL};
+
 const struct fp_tool fp_tool_bench_fault = {
     .name = "fault",
     .label = "bench fault",
@@ -100,5 +102,6 @@ const struct fp_tool fp_tool_bench_fault = {
             "page) and of Farpage, each fault mode beside its own floor. Every touch is checked to be a "
             "fetch, and every byte that it brings. µs: median [least greatest] of the rounds.\n\n",
     .options = fp_rounds_options,
+    .first_columns = first_columns,
     .main = fault_main,
 };

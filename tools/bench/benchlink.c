@@ -328,6 +328,9 @@ static int link_main(int argc, char **argv)
 	return status;
 }
 
+static const char *const first_columns[] = {"op",     "request_bytes",  "depth", "p50_us",
+                                            "p99_us", "gib_per_second", NULL};
+
 const struct fp_tool fp_tool_bench_link = {
     .name = "link",
     .label = "bench link",
@@ -338,6 +341,7 @@ const struct fp_tool fp_tool_bench_link = {
             "many are under way at once, and of a two-sided call (rpc), one at a time. Without a URL, "
             "over shm and tcp to nodes started for it. What was moved is verified.\n\n",
     .options = options,
+    .first_columns = first_columns,
     .takes_arguments = true,
     .main = link_main,
 };

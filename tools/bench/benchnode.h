@@ -22,9 +22,9 @@ struct fp_benchnode {
 };
 
 /*
- * Returns a URL. For the ways "shm" and "tcp" it is the URL of a private node. Any other way is a
- * URL itself. NULL after a message. Valid until fp_benchnode_close. *ret_is_own: the node is
- * private.
+ * Returns the URL of a private node if `way` is "shm" or "tcp". Otherwise `way` must be a URL, and
+ * is returned. Returns NULL after it has printed why. The URL is valid until fp_benchnode_close.
+ * *ret_is_own: the node is private.
  */
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
 

@@ -183,6 +183,9 @@ static int touch_main(int argc, char **argv)
 	return fp_rounds_main(&touch, argc, argv);
 }
 
+static const char *const first_columns[] = {
+    "over", "fault_mode", "random_read_us_per_page", "random_read_fault_p99_us", "pass", NULL};
+
 const struct fp_tool fp_tool_bench_touch = {
     .name = "touch",
     .label = "bench touch",
@@ -194,5 +197,6 @@ const struct fp_tool fp_tool_bench_touch = {
             "beside them. Counts by kind the faults that each pass took, and the pages that were "
             "prefetched. All words are verified.\n\n",
     .options = fp_rounds_options,
+    .first_columns = first_columns,
     .main = touch_main,
 };

@@ -166,7 +166,7 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	bed.secret = is_own ? NULL : rounds->secret;
 	r = fp_bed_open(&bed, error, sizeof(error), &c->bed);
 	if (r < 0)
-		fp_log(FP_LOG_ERROR, bench->tool->label, "%s: %s", c->name, error);
+		fp_log(FP_LOG_ERROR, bench->tool->label, "%s", error);
 	return r;
 }
 
