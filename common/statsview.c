@@ -67,6 +67,7 @@ int fp_statsview_look(struct fp_statsview *view)
 static int view_new(int fd, struct fp_statsview **ret_view)
 {
 	struct fp_statsview *view = fd < 0 ? NULL : calloc(1, sizeof(*view));
+	struct stat st;
 	int r;
 
 	if (fd < 0)
@@ -76,7 +77,8 @@ static int view_new(int fd, struct fp_statsview **ret_view)
 		return -ENOMEM;
 	}
 	view->fd = fd;
-	r = fp_statsview_look(view);
+	r = fstat(fd, &st) < 0 ? -errno : fp_statsview_look(view);
+	view->uid = r < 0 ? 0 : st.st_uid;
 	if (r < 0)
 		fp_statsview_close(view);
 	else
@@ -100,11 +102,15 @@ int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_sta
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
 	r = st.st_uid == geteuid() ? view_new(fp_take_fd(fd), ret_view) : -EPERM;
-	if (r == 0 && !follow) {
-		close((*ret_view)->fd);
-		(*ret_view)->fd = -1;
-	}
+	if (r == 0 && !follow)
+		fp_statsview_unfollow(*ret_view);
 	return r;
+}
+
+void fp_statsview_unfollow(struct fp_statsview *view)
+{
+	close(view->fd);
+	view->fd = -1;
 }
 
 void fp_statsview_close(struct fp_statsview *view)

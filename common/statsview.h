@@ -6,12 +6,14 @@
 #define FP_STATSVIEW_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "statspage.h"
 
 struct fp_statsview {
 	struct fp_statspage page; /* a copy, made at the last look */
 	bool dead; /* no process writes the page: we can't see its process, and nobody holds its lock */
+	uid_t uid; /* the owner of the file; in the views of tools/stats_search.c, the user of the process */
 	int fd;    /* -1: closed, no further look */
 };
 
@@ -33,6 +35,9 @@ int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_sta
  * After an error view->page is undefined.
  */
 int fp_statsview_look(struct fp_statsview *view);
+
+/* Closes the file: no further look. */
+void fp_statsview_unfollow(struct fp_statsview *view);
 
 /* NULL is fine. */
 void fp_statsview_close(struct fp_statsview *view);

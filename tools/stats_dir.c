@@ -1,5 +1,5 @@
 /*
- * The stats pages of this user's programs. Room: tools.
+ * The stats pages of programs. Room: tools.
  */
 #include "stats_dir.h"
 
@@ -18,6 +18,7 @@
 #include "log.h"
 #include "privnode.h"
 #include "rundir.h"
+#include "stats_search.h"
 #include "tool.h"
 #include "units.h"
 
@@ -237,21 +238,67 @@ static int read_live(struct fp_stats_dir *pages, int dir_fd)
 	return r;
 }
 
+/* The folder's own programs have their pages already. */
+static bool is_new(pid_t pid, void *user)
+{
+	return !fp_stats_dir_find(user, pid);
+}
+
+static int add_page(struct fp_statsview *view, void *user)
+{
+	struct fp_stats_dir *pages = user;
+	int r = append(pages, view);
+
+	if (r < 0)
+		fp_statsview_close(view);
+	else if (!pages->follow)
+		fp_statsview_unfollow(view);
+	return r;
+}
+
+/* True if the environment names the only folder to look at. */
+static bool names_folder(void)
+{
+	const char *folder = getenv("FARPAGE_RUNTIME_DIR");
+
+	return folder && *folder;
+}
+
+bool fp_stats_dir_sees_all_users(void)
+{
+	return geteuid() == 0 && !names_folder();
+}
+
+/* Adds the programs that have their pages elsewhere. */
+static int read_elsewhere(struct fp_stats_dir *pages)
+{
+	const struct fp_stats_search search = {is_new, add_page, pages};
+	int r = fp_stats_search(&search);
+
+	if (pages->n)
+		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
+	return r;
+}
+
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label)
 {
 	fp_autoclose int fd = -1;
 	char dir[PATH_MAX] = "";
 	int r = fp_rundir_path(dir, sizeof(dir));
 
-	if (r == 0) {
+	if (r == 0)
 		fd = r = fp_rundir_openat(AT_FDCWD, dir);
-		if (fd == -ENOENT)
-			return 0; /* no folder: no program has run yet */
-	}
 	if (r >= 0)
 		r = read_live(pages, fd);
-	if (r < 0)
+	else if (*dir && r == -ENOENT)
+		r = 0; /* nothing was run from there yet */
+	if (r < 0) {
 		say_dir(label, dir, r);
+		return r;
+	}
+	r = names_folder() ? 0 : read_elsewhere(pages);
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, label, "no memory for the list of programs");
 	return r;
 }
 
@@ -328,6 +375,9 @@ void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from)
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && from->node[i].url[0]; i++)
 		add_node(sum, &from->node[i]);
 	fp_hist_merge(&sum->fault_latency, &from->fault_latency);
+	for (unsigned kind = 0; kind < FP_FAULT_TIMED; kind++)
+		fp_hist_merge(&sum->kind_latency[kind], &from->kind_latency[kind]);
+	fp_hist_merge(&sum->waited_latency, &from->waited_latency);
 	fp_hist_merge(&sum->fetch_latency, &from->fetch_latency);
 	fp_hist_merge(&sum->writeback_latency, &from->writeback_latency);
 	fp_hist_merge(&sum->evict_latency, &from->evict_latency);

@@ -1,7 +1,7 @@
 /*
- * The stats pages of this user's programs: finds them, removes those of dead programs, adds several
- * up. Room: tools. Programs started with a plain LD_PRELOAD, and users of libfarpage, have their
- * pages in the folder of fp_rundir_path. Each `farpage run` has a folder "run-PID" in it, for its
+ * The stats pages of programs: finds them, removes those of dead programs, adds several up. Room:
+ * tools. Programs started with a plain LD_PRELOAD, and users of libfarpage, have their pages in the
+ * folder of fp_rundir_path. Each `farpage run` has a folder "run-PID" in it, for its
  * pages and the socket of its node.
  */
 #ifndef FP_STATS_DIR_H
@@ -31,12 +31,16 @@ int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
                           bool (*drop)(const struct fp_statsview *view, void *user), void *user);
 
 /*
- * Adds the pages of all programs of this user that live in this pid namespace. Removes from disk
- * the pages of dead programs, also unfinished pages. A program is dead if nobody has its page's
- * lock. The pages of a `farpage run` stay while it lives, because its report needs them. 0, or a
- * negative errno after a message that names label.
+ * Adds the pages of all programs of this user that live in this pid namespace, wherever they lie,
+ * and for root those of all users (stats_search.h). If FARPAGE_RUNTIME_DIR is set, adds those in
+ * that folder only. Removes from this user's folder the pages of dead programs, also unfinished
+ * pages. A program is dead if nobody has its page's lock. The pages of a `farpage run` stay while
+ * it lives, because its report needs them. 0, or a negative errno after a message that names label.
  */
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label);
+
+/* True if that includes other users' programs, as far as the capabilities of root allow. */
+bool fp_stats_dir_sees_all_users(void);
 
 /* The page of a living process, or NULL. pages owns it. */
 struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t pid);
