@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test/style/layers.sh: the rules of the house that the linker does not see. Only transport/verbs*.c
-# knows verbs, and one file of uffd/ issues userfaultfd ioctls; tools/bench/floor.c measures them
-# bare.
+# knows verbs, one file of tools/ knows curses, and one file of uffd/ issues userfaultfd ioctls.
+# tools/bench/floor.c measures the latter bare.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,6 +20,7 @@ failed=0
 only '#include <(infiniband|rdma)/' 'transport/verbs.*\.[ch]'
 only 'ioctl\(.*UFFDIO_' 'uffd/kernel/uffd\.c' 'tools/bench/floor\.c'
 only '#include <linux/userfaultfd.h>' 'uffd/kernel/(uffd\.c|abi\.h)' 'tools/bench/floor\.c'
+only '#include <(n?curses|term\.h)' 'tools/screen\.c'
 # No end without a word: common/end.c speaks first. Otherwise: what a program's own child returns
 # (rawfork.c), the C library's end of a program (lastthread.c, by exit), and the other programs of
 # ours.
