@@ -3,8 +3,14 @@
  */
 #include "pstable.h"
 
+#include <pwd.h>
+
 #include "cleanup.h"
-#include "tool.h"
+#include "json_table.h"
+
+const char *const fp_pstable_columns[] = {"pid",          "command", "far_bytes", "local_bytes",
+                                          "budget_bytes", "p99_ns",  "user",      "faults",
+                                          "faults/s",     "p50_ns",  NULL};
 
 static const char *way(const struct fp_stats_node *node)
 {
@@ -23,6 +29,17 @@ static const char *mark(const struct fp_stats_node *node)
 	}
 }
 
+const char *fp_pstable_ways(const struct fp_statspage *page, char *buf, size_t len)
+{
+	size_t at = 0;
+
+	snprintf(buf, len, "-");
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0] && at < len; i++)
+		at += (size_t)snprintf(buf + at, len - at, "%s%s%s", i ? "," : "", way(&page->node[i]),
+		                       mark(&page->node[i]));
+	return buf;
+}
+
 static json_t *ways(const struct fp_statspage *page)
 {
 	json_t *list = json_array();
@@ -35,16 +52,52 @@ static json_t *ways(const struct fp_statspage *page)
 	return list;
 }
 
-static json_t *row(const struct fp_statspage *page)
+const char *fp_pstable_none(void)
 {
-	const struct fp_hist *h = &page->fault_latency;
+	return fp_stats_dir_sees_all_users() ? "No program has far memory now."
+	                                     : "No program of this user has far memory now.";
+}
 
-	return json_pack("{s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "pid", page->pid, "command",
-	                 fp_tool_json_string(page->command), "mode", page->fault_mode, "far_bytes",
-	                 (json_int_t)page->mapped_bytes, "local_bytes", (json_int_t)page->resident_bytes,
-	                 "budget_bytes", (json_int_t)page->budget_bytes, "remote_bytes",
-	                 (json_int_t)page->remote_bytes, "p50_ns", (json_int_t)fp_hist_quantile(h, 0.5),
-	                 "p99_ns", (json_int_t)fp_hist_quantile(h, 0.99));
+const char *fp_pstable_user(uid_t uid, char *buf, size_t len)
+{
+	const struct passwd *user = getpwuid(uid);
+
+	if (user)
+		snprintf(buf, len, "%s", user->pw_name);
+	else
+		snprintf(buf, len, "%u", uid);
+	return buf;
+}
+
+static json_t *user_json(uid_t uid)
+{
+	char name[FP_PSTABLE_USER_LEN];
+
+	return fp_tool_json_string(fp_pstable_user(uid, name, sizeof(name)));
+}
+
+/* Of nothing there is no quantile: "-" in the table. */
+static json_t *quantile(const struct fp_hist *h, double q)
+{
+	return fp_hist_count(h) ? json_integer((json_int_t)fp_hist_quantile(h, q)) : json_null();
+}
+
+static json_t *row(const struct fp_statsview *view)
+{
+	const struct fp_statspage *page = &view->page;
+	json_t *object = json_pack("{s:i}", "pid", page->pid);
+
+	if (fp_stats_dir_sees_all_users())
+		json_object_set_new(object, "user", user_json(view->uid));
+	json_object_update_new(
+	    object,
+	    json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "command",
+	              fp_tool_json_string(page->command), "mode", fp_tool_json_string(page->fault_mode),
+	              "far_bytes", (json_int_t)page->mapped_bytes, "local_bytes",
+	              (json_int_t)page->resident_bytes, "budget_bytes", (json_int_t)page->budget_bytes,
+	              "remote_bytes", (json_int_t)page->remote_bytes, "p50_ns",
+	              quantile(&page->fault_latency, 0.5), "p99_ns", quantile(&page->fault_latency, 0.99)));
+	return object;
 }
 
 /* Appends how much memory is not far. Appends nothing for a program that has just ended. */
@@ -60,16 +113,16 @@ static void append_kinds(json_t *list, const struct fp_statspage *page)
 	json_array_append_new(list, object);
 }
 
-json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates)
+json_t *fp_pstable_text(const struct fp_stats_dir *pages, const int64_t *rates)
 {
 	json_t *programs = json_array(), *kinds = json_array(), *object;
 
 	for (size_t i = 0; i < pages->n; i++) {
 		const struct fp_statspage *page = &pages->items[i]->page;
 
-		object = row(page);
+		object = row(pages->items[i]);
 		json_object_set_new(object, rates ? "faults/s" : "faults",
-		                    json_integer((json_int_t)(rates ? rates[i] : fp_stats_dir_faults(page))));
+		                    json_integer(rates ? rates[i] : (json_int_t)fp_stats_dir_faults(page)));
 		json_object_set_new(object, "nodes", ways(page));
 		json_array_append_new(programs, object);
 		if (!rates)
@@ -125,8 +178,9 @@ json_t *fp_pstable_kinds(const struct fp_smaps *kinds)
 	return object;
 }
 
-static json_t *program(const struct fp_statspage *page)
+json_t *fp_pstable_program(const struct fp_statsview *view)
 {
+	const struct fp_statspage *page = &view->page;
 	const struct {
 		const char *name;
 		uint64_t value;
@@ -144,16 +198,14 @@ static json_t *program(const struct fp_statspage *page)
 	    {"far_start", page->far_start},
 	    {"far_end", page->far_end},
 	};
-	struct fp_smaps kinds;
-	bool known = fp_smaps_read(page, &kinds) == 0;
-	json_t *object =
-	    json_pack("{s:i, s:o, s:s, s:s}", "pid", page->pid, "command", fp_tool_json_string(page->command),
-	              "fault_mode", page->fault_mode, "capture", page->capture);
+	json_t *object = json_pack(
+	    "{s:i, s:I, s:o, s:o, s:o, s:o}", "pid", page->pid, "uid", (json_int_t)view->uid, "user",
+	    user_json(view->uid), "command", fp_tool_json_string(page->command), "fault_mode",
+	    fp_tool_json_string(page->fault_mode), "capture", fp_tool_json_string(page->capture));
 
 	for (size_t i = 0; i < FP_ARRAY_LEN(numbers); i++)
 		json_object_set_new(object, numbers[i].name, json_integer((json_int_t)numbers[i].value));
 	json_object_set_new(object, "faults", fp_pstable_faults(page));
-	json_object_set_new(object, "not_far", known ? fp_pstable_kinds(&kinds) : json_null());
 	json_object_set_new(object, "nodes", fp_pstable_nodes(page));
 	return object;
 }
@@ -162,7 +214,13 @@ json_t *fp_pstable_json(const struct fp_stats_dir *pages)
 {
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < pages->n; i++)
-		json_array_append_new(list, program(&pages->items[i]->page));
+	for (size_t i = 0; i < pages->n; i++) {
+		json_t *program = fp_pstable_program(pages->items[i]);
+		struct fp_smaps kinds;
+		bool known = fp_smaps_read(&pages->items[i]->page, &kinds) == 0;
+
+		json_object_set_new(program, "not_far", known ? fp_pstable_kinds(&kinds) : json_null());
+		json_array_append_new(list, program);
+	}
 	return list;
 }
