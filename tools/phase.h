@@ -1,11 +1,8 @@
 /*
- * The histograms of a stats page: their names, which --phase takes, and their drawing as SVG. Room:
- * tools.
+ * The histograms of a stats page by name, as --phase and --kind take them. Room: tools.
  */
 #ifndef FP_PHASE_H
 #define FP_PHASE_H
-
-#include <stdio.h>
 
 #include "statspage.h"
 
@@ -14,17 +11,20 @@ struct fp_phase {
 	size_t offset;     /* in struct fp_statspage */
 };
 
-/* The names, ended by NULL; the first is the default. */
-extern const char *const fp_phase_names[];
-/* The phases in the same order. */
-extern const struct fp_phase fp_phases[];
+#define FP_PHASES      4u
+#define FP_PHASE_KINDS 6u
 
-const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page);
+/* The names, ended by NULL; the first is the default. */
+extern const char *const fp_phase_names[FP_PHASES + 1];
+/* The phases in the same order. */
+extern const struct fp_phase fp_phases[FP_PHASES];
 
 /*
- * Draws h as a percentile curve: latency (linear) over the percentile, where each step adds one
- * nine. 0 or a negative errno.
+ * The same for the kinds of faults. The first is "all", which has the histogram of the first phase.
  */
-int fp_phase_svg(const struct fp_hist *h, const char *title, FILE *out);
+extern const char *const fp_phase_kind_names[FP_PHASE_KINDS + 1];
+extern const struct fp_phase fp_phase_kinds[FP_PHASE_KINDS];
+
+const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page);
 
 #endif

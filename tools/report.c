@@ -58,6 +58,9 @@ static json_t *report_of(const struct fp_runstats *stats)
 
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out)
 {
+	static const char *const important[] = {"url",           "state",    "read_bytes",
+	                                        "written_bytes", "failures", NULL};
+	const struct fp_json_brief brief = {.width = fp_tool_width(out), .first = important};
 	const struct fp_statspage *sum = &stats->sum;
 	size_t n_processes = stats->n_processes;
 	char wall[16];
@@ -69,11 +72,12 @@ void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t
 		return;
 	}
 	if (n_processes > 1)
-		fprintf(out, ", %zu processes (counters added; local and far peak of the largest)",
+		fprintf(out, ", %zu processes\n(counters added; local and far peak of the largest)",
 		        n_processes);
 	putc('\n', out);
 	report = report_of(stats);
-	fp_json_table_print(report, out);
+	if (fp_json_table_print_brief(report, &brief, out))
+		fputs("(shortened to the terminal: 2>FILE has all columns)\n", out);
 	json_decref(report);
-	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, 0, out);
+	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, brief.width, out);
 }

@@ -4,17 +4,22 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree
 
+import terminal
 import toolcase
 
 STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
 VALUE_ERROR = 0.01
 SAMPLES = 1000  # of 1 to 1000 µs, evenly
+HISTOGRAMS, HISTOGRAM_BYTES = 9, (4 + 2048) * 8  # at the end of a stats page; each begins with four words
+READ = 2  # the histogram of reads
 
 
 class WithPages(toolcase.ToolCase):
@@ -88,11 +93,127 @@ class Hist(WithPages):
         self.assertEqual(heights, sorted(heights, reverse=True))
         self.assertLess(heights[-1], heights[0])
 
+    def json(self, *args):
+        return json.loads(self.hist("--format", "json", *args))
+
     def test_phases(self):
-        self.near(json.loads(self.hist("--format", "json", "--phase", "fetch"))["p50"], 1_000_000)
-        self.assertEqual(json.loads(self.hist("--format", "json", "--phase", "evict"))["count"], 0)
+        self.near(self.json("--phase", "fetch")["p50"], 1_000_000)
+        self.assertEqual(self.json("--phase", "evict")["count"], 0)
         for form in ("text", "csv", "hgrm", "svg"):
             self.hist("--format", form, "--phase", "writeback")
+
+    def test_kinds(self):
+        for kind, count, p50 in (("all", 1000, 500_000), ("read", 600, 300_000), ("zero", 400, 800_000), ("waited", 100, 950_000),
+                                 ("write", 0, 0), ("protect", 0, 0)):
+            shown = self.json("--kind", kind)
+            self.assertEqual(shown["count"], count, kind)
+            self.near(shown["p50"], p50)
+        self.assertIn("fault latency, reads: 600 counted", self.hist("--kind", "read"))
+        self.assertFails(self.farpage("hist", self.stats, "--kind", "read", "--phase", "fetch"), 2, "--kind read", "--phase fetch")
+        self.assertFails(self.farpage("hist", self.stats, "--kind", "slow"), 2, "slow", "zero", "waited")
+
+    def test_merged(self):
+        other = self.path("other.stats")
+        process, _ = self.writer(other)
+        self.count(process, other, 500, 7)
+        for files in ((self.stats, other), ("--stats-file", self.stats, other), (other, "--format", "json", self.stats)):
+            status, out, err = self.farpage("hist", "--format", "json", *files)
+            self.assertEqual((status, err), (0, ""))
+            self.assertEqual(json.loads(out)["count"], 2 * SAMPLES + 500)
+        self.assertFails(self.farpage("hist", self.stats, self.path("absent")), 1, "absent")
+        self.assertFails(self.farpage("hist", "--pid", "1", self.stats), 2, "exclude")
+        os.symlink(other, self.path("same"))
+        self.assertFails(self.farpage("hist", other, self.stats, self.path("same")), 1, self.path("same"), "named twice")
+        self.assertFails(self.farpage("hist", "--stats-file", other, "--stats-file", self.stats), 2, "--stats-file twice")
+
+    def count(self, process, stats, n, us):
+        """Has a writer count faults, and waits until they are counted."""
+        def counted():
+            return json.loads(self.farpage("hist", "--format", "json", stats)[1])["count"]
+        before = counted()
+        process.stdin.write(f"{n} {us}\n".encode())
+        process.stdin.flush()
+        deadline = time.monotonic() + toolcase.TIMEOUT
+        while counted() != before + n:
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_since(self):
+        path = self.path("running.stats")
+        process, pid = self.writer(path)
+        before = self.path("before.stats")
+        self.assertEqual(self.farpage("hist", path, "--save", before), (0, b"", ""))
+        self.count(process, path, 70, 9)
+        for kind, n in (("all", 70), ("read", 70), ("zero", 0)):
+            shown = json.loads(self.farpage("hist", path, "--since", before, "--kind", kind, "--format", "json")[1])
+            self.assertEqual(shown["count"], n)
+            if n:
+                self.near(shown["p50"], 9000)
+                self.near(shown["max"], 9000)
+        self.assertEqual(self.farpage("hist", path, "--since", path)[1], b"fault latency: nothing counted\n")
+        self.assertEqual(json.loads(self.farpage("hist", before, "--format", "json")[1])["count"], SAMPLES)
+        # a file that is no earlier copy
+        self.assertFails(self.farpage("hist", before, "--since", path), 1, path, before, "not an earlier copy")
+        self.assertFails(self.farpage("hist", path, "--since", self.path("absent")), 1, "absent")
+        self.assertFails(self.farpage("hist", path, "--since", self.path("text", "x" * 100)), 1, "text", "not a stats file")
+        self.assertEqual(self.farpage("hist", before, path, "--since", before, "--format", "csv")[0], 0)
+
+    def test_since_of_another_program(self):
+        _, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+        _, other = self.writer(os.path.join(self.runtime, "%p.stats"))
+        before = self.path("before.stats")
+        self.assertEqual(self.farpage("hist", "--pid", str(pid), "--save", before), (0, b"", ""))
+        self.assertEqual(self.farpage("hist", "--pid", str(pid), "--since", before)[1], b"fault latency: nothing counted\n")
+        self.assertFails(self.farpage("hist", "--pid", str(other), "--since", before), 1, before, f"of another program: statswriter ({pid})")
+        # files are compared by the counts of all kinds, even if the kind that is shown has none
+        longer = self.path("longer.stats")
+        process, _ = self.writer(longer)
+        self.count(process, longer, 5, 7)
+        for kind in ("protect", "all"):
+            self.assertFails(self.farpage("hist", self.stats, "--since", longer, "--kind", kind), 1, longer, "not an earlier copy")
+
+    def test_save(self):
+        os.makedirs(self.path("folder"))
+        path = self.path("running.stats")
+        self.writer(path)
+        for target, why in ((path, "running program"), (self.path("folder"), "a folder: name a file in it"),
+                            (self.path("none/x"), "No such file"), ("/dev/null", "no regular file of this user")):
+            self.assertFails(self.farpage("hist", self.stats, "--save", target), 1, target, why)
+        for option in (("--live",), ("--since", self.stats), ("--format", "json"), ("--phase", "fetch"), ("--kind", "read")):
+            self.assertFails(self.farpage("hist", self.stats, "--save", self.path("x"), *option), 2, "--save", option[0])
+
+    def damaged(self, name, histogram, word, value):
+        """A copy of the stats file in which one word of a histogram has another value."""
+        path = self.path(name)
+        with open(self.stats, "rb") as original, open(path, "wb") as out:
+            page = bytearray(original.read())
+            at = len(page) - (HISTOGRAMS - histogram) * HISTOGRAM_BYTES + 8 * word
+            page[at:at + 8] = struct.pack("<Q", value)
+            out.write(page)
+        return path
+
+    def test_damaged(self):
+        self.assertEqual(self.farpage("hist", self.damaged("sound", READ, 0, 600))[0], 0)
+        for histogram in range(1, HISTOGRAMS):  # the first is that of readers' copies
+            for word in (0, 1, 3, 4 + 130):  # the count, the sum, the maximum, a bucket
+                path = self.damaged("damaged", histogram, word, 9 * 10**18)
+                self.assertFails(self.farpage("hist", path), 1, path, "damaged")
+        for form in ("text", "json", "csv", "hgrm", "svg"):
+            self.assertFails(self.farpage("hist", self.stats, path, "--format", form), 1, path, "damaged")
+        self.assertFails(self.farpage("hist", self.stats, "--since", path), 1, path, "damaged")
+        self.assertFails(self.farpage("hist", path, "--save", self.path("copy")), 1, path, "damaged")
+        self.assertFails(self.farpage("hist", path, "--live"), 1, path, "damaged")
+
+    def test_terminals(self):
+        if not shutil.which("tmux"):
+            self.skipTest("no tmux to play the terminal")
+        for columns, rows in ((60, 15), (80, 24), (200, 50)):
+            with terminal.Terminal([toolcase.FARPAGE, "hist", self.stats, "--kind", "waited"], columns, rows) as window:
+                window.wait_for_text("ended with 0")
+                self.assertFalse(window.wraps(), window.history())
+                self.assertTrue(any("max 1.00 ms" in line for line in window.history()))
+
+    def test_live_is_no_picture(self):
+        self.assertFails(self.farpage("hist", self.stats, "--live", "--format", "svg"), 2, "--live --format svg")
 
     def test_live_ends_with_the_program(self):
         process, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
@@ -140,7 +261,6 @@ class Hist(WithPages):
         for phase in ("sleep", "faul", "Fault"):
             self.assertFails(self.farpage("hist", "--phase", phase), 2, phase, "writeback")
         self.assertFails(self.farpage("hist", "--pid", "1", "--stats-file", self.stats), 2, "exclude")
-        self.assertFails(self.farpage("hist", "more"), 2, "more")
         self.assertFails(self.farpage("hist", "--stats-file", self.path("absent")), 1, "absent")
         self.assertFails(self.farpage("hist", "--stats-file", self.path("text", "x" * 100_000)), 1, "text")
         self.assertFails(self.farpage("hist", "--stats-file", self.dir), 1, self.dir)
@@ -152,6 +272,79 @@ class Hist(WithPages):
             )
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"No space left", done.stderr)
+
+
+class Live(WithPages):
+    """`hist --live` on a terminal."""
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("tmux"):
+            self.skipTest("no tmux to play the terminal")
+        self.process, self.pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+
+    def live(self, columns, rows, *args):
+        screen = terminal.Terminal([toolcase.FARPAGE, "hist", "--live", *args], columns, rows,
+                                   {"FARPAGE_RUNTIME_DIR": self.runtime})
+        self.addCleanup(screen.close)
+        screen.wait_for_text("fault latency")
+        return screen
+
+    def count(self, n, us):
+        self.process.stdin.write(f"{n} {us}\n".encode())
+        self.process.stdin.flush()
+
+    def assertFits(self, screen, columns, rows):
+        lines = screen.screen()
+        self.assertLessEqual(len(lines), rows)
+        self.assertLessEqual(max(map(len, lines)), columns)
+        self.assertIn(f"statswriter ({self.pid})", lines[0])
+        self.assertTrue(any("p50" in line and "p99" in line for line in lines))
+        self.assertTrue(any("#" in line for line in lines))
+        self.assertIn("100.000%", "".join(lines))  # the last bar, too
+        self.assertEqual(screen.scrolled_away(), 0)
+
+    def test_sizes(self):
+        screen = self.live(80, 24)
+        self.assertFits(screen, 80, 24)
+        for columns, rows in ((60, 15), (200, 50), (80, 24)):
+            screen.resize(columns, rows)
+            screen.wait_for(lambda lines, columns=columns: any("100.000%" in line and len(line) == columns for line in lines))
+            self.assertFits(screen, columns, rows)
+        screen.type("q")
+        screen.wait_for_text("ended with 0")
+
+    def test_keys_and_the_last_second(self):
+        screen = self.live(80, 24)
+        screen.type("n", "n")
+        screen.wait_for(lambda lines: "reads" in lines[0] and any(line.split()[:3] == [">", "all", "600"] for line in lines))
+        self.count(40, 30_000)
+        screen.wait_for(lambda lines: any(line.split()[:5] == ["last", "1", "s", "40", "30.0"] for line in lines))
+        screen.type("i")
+        screen.wait_for(lambda lines: any("Nothing counted in the last second" in line for line in lines))
+        screen.type("p")
+        screen.wait_for(lambda lines: "fetch latency" in lines[0])
+        screen.resize(60, 15)
+        screen.type("?")
+        lines = screen.wait_for_text("next phase")
+        self.assertTrue(any("protect, waited" in line for line in lines))
+        self.assertLessEqual(max(map(len, lines)), 60)  # no line is cut on a narrow terminal
+        screen.type("q")
+        screen.wait_for_text("fetch latency")
+        screen.type("C-c")
+        screen.wait_for_text("ended with 0")
+
+    def test_a_program_that_ends(self):
+        screen = self.live(80, 24, "--kind", "zero")
+        self.end(self.process)
+        screen.wait_for(lambda lines: "ended" in lines[0] and any("400" in line for line in lines))
+        screen.type("q")
+        screen.wait_for_text("ended with 0")
+
+    def test_a_file_that_is_cut_short(self):
+        screen = self.live(80, 24)
+        os.truncate(os.path.join(self.runtime, f"{self.pid}.stats"), 4096)
+        screen.wait_for_text("ended with 1")
+        self.assertIn("cut short", "".join(screen.screen()))
 
 
 class Ps(WithPages):

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "phase.h"
 #include "stats_dir.h"
 
 static char folder[PATH_MAX];
@@ -150,18 +151,37 @@ static void sums_are_right(void **state)
 	set_node(one, 0, "tcp://b", 10);
 	set_node(one, 1, "tcp://a", 1);
 	one->node[1].up = 0;
-	fp_hist_record(&one->fault_latency, 1000);
 	fp_stats_dir_add(sum, one);
 
 	assert_int_equal(sum->pid, 11);
 	assert_int_equal(fp_stats_dir_faults(sum), 14);
 	assert_int_equal(sum->resident_peak_bytes, 1 << 20);
 	assert_int_equal(sum->budget_bytes, 1 << 20);
-	assert_int_equal(fp_hist_count(&sum->fault_latency), 1);
 	assert_int_equal(node_of(sum, "tcp://a")->leased_bytes, 101);
 	assert_int_equal(node_of(sum, "tcp://a")->up, 0);
 	assert_int_equal(node_of(sum, "tcp://b")->leased_bytes, 10);
 	assert_int_equal(node_of(sum, "tcp://b")->up, 1);
+	free(sum);
+	free(one);
+}
+
+/* Each histogram is added to its own. */
+static void histograms_add_up(void **state)
+{
+	struct fp_statspage *sum = calloc(1, sizeof(*sum)), *one = calloc(1, sizeof(*one));
+
+	assert_true(sum && one);
+	for (unsigned i = 0; i < FP_PHASES + FP_PHASE_KINDS; i++) {
+		const struct fp_phase *phase = i < FP_PHASES ? &fp_phases[i] : &fp_phase_kinds[i - FP_PHASES];
+
+		if (i == FP_PHASES) /* the kind "all" has the histogram of the first phase */
+			continue;
+		fp_hist_record((struct fp_hist *)fp_phase_hist(phase, one), 1000 + i);
+		fp_stats_dir_add(sum, one);
+		assert_int_equal(fp_hist_count(fp_phase_hist(phase, sum)), 1);
+		assert_int_equal(fp_hist_max(fp_phase_hist(phase, sum)), 1000 + i);
+		memset(one, 0, sizeof(*one));
+	}
 	free(sum);
 	free(one);
 }
@@ -172,6 +192,7 @@ int main(void)
 	    cmocka_unit_test(pages_are_found_in_order),
 	    cmocka_unit_test(other_files_stay),
 	    cmocka_unit_test(sums_are_right),
+	    cmocka_unit_test(histograms_add_up),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);
