@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,6 +126,14 @@ static int spawn(const char *daemon, const char *listen, const struct fp_privnod
 	return await_ready(read_fd, node->url, sizeof(node->url));
 }
 
+/* True if a UNIX socket can have such a path, which the daemon writes as unix:PATH. */
+static bool is_short_enough(const char *listen)
+{
+	struct sockaddr_un sun;
+
+	return strlen(listen) - strlen("unix:") < sizeof(sun.sun_path);
+}
+
 int fp_privnode_start(const struct fp_privnode_options *options, char *error, size_t error_len,
                       struct fp_privnode **ret_node)
 {
@@ -137,6 +147,14 @@ int fp_privnode_start(const struct fp_privnode_options *options, char *error, si
 	node->users_fds[0] = node->users_fds[1] = -1;
 	if (options->kind == FP_PRIVNODE_SHM)
 		snprintf(listen, sizeof(listen), "unix:%s/" FP_PRIVNODE_SOCKET, options->dir);
+	if (!is_short_enough(listen)) {
+		snprintf(
+		    error, error_len,
+		    "the private memory node's socket would be %.200s, but its path may have 107 bytes: set "
+		    "FARPAGE_RUNTIME_DIR to a shorter folder",
+		    listen);
+		return -ENAMETOOLONG;
+	}
 	r = fp_install_paths_daemon(daemon, sizeof(daemon));
 	if (r < 0) {
 		snprintf(error, error_len,

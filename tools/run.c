@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,22 +20,25 @@
 #include "clock.h"
 #include "farpage/farpage.h"
 #include "launch.h"
+#include "lenders.h"
 #include "log.h"
 #include "stats_dir.h"
 #include "install_paths.h"
 #include "privnode.h"
 #include "program.h"
 #include "report.h"
+#include "runenv.h"
 #include "runstats.h"
 #include "settings.h"
 #include "tool.h"
+#include "transport.h"
 
 #define MIN_POOL_BYTES (1u << 20)
 #define TICK_NS        FP_NSEC_PER_SEC
 
 struct run_command {
 	char *const *command;
-	bool report;
+	bool report, print_env;
 	bool user_only;         /* faults inside the kernel are not permitted */
 	unsigned options;       /* bit i: the option of row i was given */
 	uint64_t pool_bytes;    /* pool size of the private node */
@@ -42,7 +46,8 @@ struct run_command {
 	struct rlimit as, data; /* limits of the program */
 	char path[PATH_MAX];    /* of the program */
 	char preload[PATH_MAX];
-	char dir[PATH_MAX - 16]; /* folder of this run; "": not made */
+	char dir[PATH_MAX - 16];  /* folder of this run; "": not made */
+	char outer_dir[PATH_MAX]; /* folder of the run around this one, if --config is given; or "" */
 	int dir_lock_fd;
 	struct fp_privnode *node;  /* NULL: the user has named nodes */
 	struct fp_runstats *stats; /* NULL: neither a report nor a stats file is wanted */
@@ -60,6 +65,35 @@ static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 }
 
 /*
+ * For a run inside another run: the environment names the outer run's folder. With that folder, the
+ * settings ignore a stats file that only a configuration names, because the outer run writes it.
+ * But a configuration that is given to this run may name a file of this run. So this takes the
+ * folder out of the environment. open_stats puts it back if this run has neither a report nor a
+ * file.
+ */
+static void leave_outer_run(struct run_command *run)
+{
+	const char *dir = getenv(FP_SETTINGS_STATS_DIR);
+
+	snprintf(run->outer_dir, sizeof(run->outer_dir), "%s", dir ?: "");
+	unsetenv(FP_SETTINGS_STATS_DIR);
+}
+
+/*
+ * Each --node must begin with a scheme. In the variable, a part without one is a further address of
+ * the node before it.
+ */
+static void check_node(const struct fp_tool *tool, const char *text)
+{
+	const char *scheme_end = strstr(text, "://");
+	char reason[FP_EXPLAIN_LEN];
+
+	if (strncmp(text, "shm:", 4) != 0 && (!scheme_end || scheme_end > text + strcspn(text, ",")))
+		fp_tool_wrong(tool, "--node %s: %s", text,
+		              fp_session_explain(-EINVAL, NULL, NULL, reason, sizeof(reason)));
+}
+
+/*
  * Passes an option to the settings, by the environment variable of its name. A switch sets the
  * variable to 1. The first --node replaces the nodes in the environment, and each further --node
  * adds one.
@@ -72,8 +106,12 @@ static void set_variable(const struct fp_tool *tool, const struct fp_option *opt
 	fp_autofree char *both = NULL;
 	char name[VARIABLE_LEN];
 
+	if (is_node)
+		check_node(tool, text);
 	if (is_node && *given & bit && asprintf(&both, "%s,%s", getenv("FARPAGE_NODES"), text) < 0)
 		both = NULL;
+	if (strcmp(option->name, "config") == 0)
+		leave_outer_run(target);
 	setenv(is_node ? "FARPAGE_NODES" : variable_of(option->name, name), both ?: text ?: "1", 1);
 	*given |= bit;
 }
@@ -93,7 +131,7 @@ static int find_program(struct run_command *run)
 	int r = fp_program_find(run->command[0], run->path, sizeof(run->path));
 
 	if (r < 0) {
-		fp_log(FP_LOG_ERROR, "run", "%s: %s", run->command[0],
+		fp_log(FP_LOG_ERROR, "run", "%s: %s", *run->command[0] ? run->command[0] : "''",
 		       r == -ENOENT ? "command not found" : strerror(-r));
 		return r == -ENOENT ? FP_EXIT_NOT_FOUND : FP_EXIT_NOT_EXECUTABLE;
 	}
@@ -235,6 +273,14 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 	return r;
 }
 
+static bool is_given(const struct run_command *run, const char *name)
+{
+	for (const struct fp_option *option = fp_tool_run.options; option->name; option++)
+		if (strcmp(option->name, name) == 0)
+			return run->options >> (option - fp_tool_run.options) & 1;
+	return false;
+}
+
 /*
  * Opens far memory once, as the preload library will. So an error of a node or the kernel shows
  * before the program starts. If no budget is fixed, this uses the smallest one.
@@ -262,31 +308,43 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 	r = open_memory(&options, &run->user_only, error, sizeof(error), &memory);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "run", "%s", error[0] ? error : strerror(-r));
+		if (r == -EUSERS) /* a limit of the node, not of this process */
+			return FP_EXIT_RUN_FAILED;
 		return fail_by_limits();
 	}
 	far_close(memory);
-	return 0;
+	/* with overcommit, the program may start although no node has room */
+	r = run->node ? 0 : fp_lenders_check(settings, "run");
+	return r < 0 && !(r == -ENOSPC && settings->overcommit) ? FP_EXIT_RUN_FAILED : 0;
 }
 
 /*
- * Each process of the program leaves its own stats page in the folder of the run. The user's stats
- * file has the sum of all pages.
+ * Each process of the program leaves its own stats page in the folder of the run, where
+ * `farpage ps` finds it. The user's stats file has the sum of all pages. pattern: its name; NULL:
+ * there is none.
  */
-static int open_stats(struct run_command *run)
+static int open_stats(struct run_command *run, const char *pattern)
 {
-	const char *file = getenv("FARPAGE_STATS_FILE");
-	char pattern[PATH_MAX];
-	int r;
+	char file[PATH_MAX] = "", reason[FP_STATSPAGE_EXPLAIN_LEN];
+	int r = 0;
 
-	if (!run->report && !file)
+	if (!run->report && !pattern) {
+		if (run->outer_dir[0])
+			setenv(FP_SETTINGS_STATS_DIR, run->outer_dir, 1);
 		return 0;
-	r = fp_runstats_open(run->dir_lock_fd, file, &run->stats);
+	}
+	if (pattern)
+		r = fp_statspage_expand(pattern, getpid(), file, sizeof(file));
+	if (r == 0)
+		r = fp_runstats_open(run->dir_lock_fd, pattern ? file : NULL, &run->stats);
 	if (r < 0) {
-		fp_log(FP_LOG_ERROR, "run", "--stats-file %s: %s", file, strerror(-r));
+		fp_log(FP_LOG_ERROR, "run", "stats file %s: %s", pattern ? pattern : run->dir,
+		       fp_statspage_explain(r, reason, sizeof(reason)));
 		return FP_EXIT_RUN_FAILED;
 	}
-	snprintf(pattern, sizeof(pattern), "%s/%%p" FP_STATSPAGE_SUFFIX, run->dir);
-	setenv("FARPAGE_STATS_FILE", pattern, 1);
+	unsetenv("FARPAGE_STATS_FILE"); /* both are done by this run: not by a run or program inside it */
+	unsetenv("FARPAGE_REPORT");
+	setenv(FP_SETTINGS_STATS_DIR, run->dir, 1);
 	return 0;
 }
 
@@ -356,9 +414,20 @@ static int run_program(struct run_command *run, int *ret_wait_status)
 	struct fp_settings settings = {0};
 	int status;
 
+	fp_runenv_warn();
 	if ((status = find_program(run)) || (status = find_preload(run)) ||
-	    (status = read_settings(run, &settings)) || (status = make_dir(run)))
+	    (status = read_settings(run, &settings)))
 		return status;
+	if (settings.n_urls && is_given(run, "pool-size")) {
+		fp_log(FP_LOG_ERROR, "run",
+		       "--pool-size: no private node is started, because nodes are named (by --node, "
+		       "FARPAGE_NODES or nodes in the configuration): leave one of the two out");
+		status = FP_EXIT_RUN_FAILED;
+	}
+	if (status || (status = make_dir(run))) {
+		fp_settings_done(&settings);
+		return status;
+	}
 	fp_launch_lift(RLIMIT_AS, &run->as);
 	fp_launch_lift(RLIMIT_DATA, &run->data);
 	if (settings.n_urls == 0) {
@@ -367,10 +436,36 @@ static int run_program(struct run_command *run, int *ret_wait_status)
 	}
 	if (status == 0)
 		status = probe(run, &settings);
-	fp_settings_done(&settings);
 	if (status == 0)
-		status = open_stats(run);
+		status = open_stats(run, settings.stats_path);
+	fp_settings_done(&settings);
 	return status ?: launch(run, ret_wait_status);
+}
+
+/* Prints the environment for a program that is started without `farpage run`. */
+static int print_env(struct run_command *run)
+{
+	struct fp_settings settings;
+	int status, r;
+
+	if (*run->command)
+		fp_tool_wrong(&fp_tool_run, "--print-env: takes no command, it starts none");
+	if (is_given(run, "report") || is_given(run, "pool-size"))
+		fp_tool_wrong(&fp_tool_run,
+		              "--print-env: --report and --pool-size need `farpage run` itself");
+	fp_runenv_warn();
+	if ((status = find_preload(run)) || (status = read_settings(run, &settings)))
+		return status;
+	r = settings.n_urls ? fp_runenv_print(run->preload, &settings, stdout) : 0;
+	if (settings.n_urls == 0)
+		fp_log(FP_LOG_ERROR, "run",
+		       "--print-env: name the memory nodes with --node: a private node lives only as long as "
+		       "its `farpage run`");
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "run", "--print-env: %s", strerror(-r));
+	status = settings.n_urls == 0 || r < 0 || fp_tool_flush(&fp_tool_run) ? FP_EXIT_RUN_FAILED : 0;
+	fp_settings_done(&settings);
+	return status;
 }
 
 static int run_main(int argc, char **argv)
@@ -382,6 +477,8 @@ static int run_main(int argc, char **argv)
 		return FP_EXIT_RUN_FAILED;
 	run->dir_lock_fd = -1;
 	run->command = argv + fp_option_parse(&fp_tool_run, argc, argv, run);
+	if (run->print_env)
+		return print_env(run);
 	if (!*run->command)
 		fp_tool_wrong(&fp_tool_run, "no command was given");
 	status = run_program(run, &wait_status);
@@ -426,6 +523,10 @@ static const struct fp_option options[] = {
      .read = set_variable},
     {"report", NULL, "print faults, traffic and latencies on stderr at the end", .read = set_variable},
     {"stats-file", "FILE", "keep the counters there, for `farpage hist`", .read = set_variable},
+    {"print-env", NULL,
+     "start nothing, but print the environment that makes a program run like this without this command: for "
+     "a service's EnvironmentFile=, or for a shell: set -a; . FILE; exec COMMAND",
+     .read = fp_option_switch, .at = offsetof(struct run_command, print_env)},
     {.name = NULL},
 };
 
@@ -433,7 +534,8 @@ const struct fp_tool fp_tool_run = {
     .name = "run",
     .label = "run",
     .summary = "run a program whose heap and large mappings are far memory",
-    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n\n"
+    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
+            "       farpage run [OPTION...] --print-env\n\n"
             "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, "
             "signals and exit status are its own; 125 means that farpage could not start it, 126 and 127 "
             "are as with env(1).\n\n",

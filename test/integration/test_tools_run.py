@@ -39,7 +39,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 x = bytearray(48 << 20); x[::4096] = b"x" * 12288
 child = os.fork()
-print(sum(bytes(x)[::4096]) // ord("x"), flush=True)
+os.write(1, b"%d\\n" % (sum(bytes(x)[::4096]) // ord("x")))
 if child: os.wait()
 """
 
@@ -253,8 +253,11 @@ class BadInput(toolcase.ToolCase):
             self.assertRefused((), "FARPAGE_LOCAL_MEMORY: must be", env={"FARPAGE_LOCAL_MEMORY": size})
         self.assertRefused(("--local-memory", "32K"), "64")
         self.assertRefused(("--local-memory", ""), "empty")
-        for size in ("0", "abc", "3"):
+        for size in ("0", "abc", "3", "999T"):
             self.assertRefused(("--pool-size", size), "--pool-size", size)
+        self.assertRefused(("--pool-size", "999T"), "64.0 TiB")
+        for named in (("--node", "tcp://127.0.0.1:1"), ("--config", self.path("nodes.yaml", "nodes: [tcp://127.0.0.1:1]\n"))):
+            self.assertRefused(("--pool-size", "64M", *named), "--pool-size: no private node is started")
 
     def test_words(self):
         for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline", "patience", "on-loss"):
@@ -264,8 +267,17 @@ class BadInput(toolcase.ToolCase):
     def test_variables_are_checked_too(self):
         self.assertRefused((), "nonsense", env={"FARPAGE_LOCAL_MEMORY": "nonsense"})
 
+    def test_misspelt_variables(self):
+        for name, meant in (("NODE", "NODES"), ("LOCAL", "LOCAL_MEMORY"), ("MEMORY", "LOCAL_MEMORY"),
+                            ("LOCAL_MEMROY", "LOCAL_MEMORY"), ("RDMA_DEVIC", "RDMA_DEVICE")):
+            self.assertEqual(self.farpage("run", *SMALL, "true", env={f"FARPAGE_{name}": "1"}),
+                             (0, b"", f"farpage: run: FARPAGE_{name} has no effect: is FARPAGE_{meant} meant?\n"))
+        for name in ("OF_MY_OWN", "A", "FAR", "PAGE", "MEM"):
+            self.assertEqual(self.farpage("run", *SMALL, "true", env={f"FARPAGE_{name}": "1"}), (0, b"", ""))
+
     def test_no_command(self):
         self.assertFails(self.farpage("run"), 125, "no command")
+        self.assertRefused((), "'': command not found", command=("",), status=127)
 
     def test_command_not_found(self):
         self.assertRefused((), "no-such-program", command=("no-such-program",), status=127)
@@ -311,19 +323,34 @@ class BadInput(toolcase.ToolCase):
             self.assertRefused(("--node", url), url)
             thread.join()
 
+    def test_what_is_no_node(self):
+        for url in "127.0.0.1:7460", "http://127.0.0.1", "mem1":
+            self.assertRefused(("--node", url), f"node {url}: not a node URL: use shm:PATH, tcp://HOST")
+            self.assertRefused(("--node", "tcp://127.0.0.1:1", "--node", url), f"node {url}: not a node URL")
+        self.assertRefused(("--node", "tcp://no-such-host.invalid"), "cannot be resolved")
+        self.assertRefused(("--node", "shm:/" + "x" * 120), "may have 107 bytes")
+
+    def secret(self, name, text):
+        """A file that holds it, as the rule for secrets wants it."""
+        path = self.path(name, text)
+        os.chmod(path, 0o600)
+        return path
+
     def test_secrets(self):
         node = SecretNode(self, "the right one of two")
-        right, wrong = self.path("right", "the right one of two\n"), self.path("wrong", "the wrong one of two\n")
+        right, wrong = self.secret("right", "the right one of two\n"), self.secret("wrong", "the wrong one of two\n")
         self.assertRefused(("--node", node.url), node.url, "secret")
         self.assertRefused(("--node", node.url, "--secret-file", wrong), node.url, "secret")
         self.assertRefused(("--node", node.url, "--secret-file", self.path("absent")), "absent")
         outcome = self.farpage("run", "--local-memory", "16M", "--node", node.url, "--secret-file", right, "true")
         self.assertEqual(outcome, (0, b"", ""))
+        os.chmod(right, 0o644)
+        self.assertRefused(("--node", node.url, "--secret-file", right), right, "other users may read or write it: chmod o-rw")
 
     def test_one_copy_of_the_secret_is_in_memory(self):
         secret = "a secret of this test alone"
         node = SecretNode(self, secret)
-        program = self.start("run", "--local-memory", "16M", "--node", node.url, "--secret-file", self.path("file", secret), "cat",
+        program = self.start("run", "--local-memory", "16M", "--node", node.url, "--secret-file", self.secret("file", secret), "cat",
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         program.stdin.write(b"up\n")
         program.stdin.flush()
@@ -346,7 +373,7 @@ class BadInput(toolcase.ToolCase):
         """All that the command knows: each begins with nothing, so that nothing is an abbreviation
         of all."""
         err = self.farpage("run", "--=x")[2]
-        found = set(re.findall("'--([a-z-]+)'", err)) - {"help"}
+        found = set(re.findall("'--([a-z-]+)'", err)) - {"help", "version", "print-env"}  # no settings
         self.assertGreater(len(found), 15, err)
         return found
 
@@ -411,6 +438,9 @@ class BadInput(toolcase.ToolCase):
 
     def test_runtime_folder(self):
         self.assertRefused((), "FARPAGE_RUNTIME_DIR", env={"FARPAGE_RUNTIME_DIR": self.path("file", "")})
+        outcome = self.farpage("run", "--", "true", env={"FARPAGE_RUNTIME_DIR": self.path("x" * 120)})
+        self.assertFails(outcome, 125, "its path may have 107 bytes: set FARPAGE_RUNTIME_DIR to a shorter folder")
+        self.assertEqual(outcome[2].count("\n"), 1)
 
     def test_parts_missing(self):
         self.assertRefused((), "FARPAGE_PRELOAD", env={"FARPAGE_PRELOAD": self.path("none.so")})
@@ -418,6 +448,54 @@ class BadInput(toolcase.ToolCase):
 
     def test_private_node_that_ends_at_once(self):
         self.assertRefused((), "private memory node", env={"FARPAGE_DAEMON": "/bin/false"})
+
+
+class PrintEnv(toolcase.ToolCase):
+    """farpage run --print-env: the same without farpage run."""
+    def print_env(self, *options, env=None):
+        status, out, err = self.farpage("run", "--print-env", *options, env=env)
+        self.assertEqual((status, err), (0, ""))
+        return out.decode()
+
+    def test_program_has_far_memory(self):
+        node = farapp.Node("256M")
+        self.addCleanup(node.stop)
+        text = self.print_env("--node", node.url, "--config", self.path("a config.yaml", "local_memory: 16M\n"))
+        code = "import subprocess as s, sys; x = bytearray(8 << 20); s.run([sys.argv[1], 'ps', '--json'], check=True)"
+        self.assertIn("a config.yaml\"\n", text)
+        file = self.path("program.env", text)
+        program = f"/usr/bin/python3 -S -c \"{code}\" {farapp.farpage}"
+        done = subprocess.run(["/bin/sh", "-c", f"(set -a; . {file}; exec {program})"], capture_output=True, text=True, env=self.env,
+                              timeout=toolcase.TIMEOUT)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        listed = {program["command"]: program for program in json.loads(done.stdout)}
+        self.assertEqual(listed["python3"]["nodes"][0]["url"], node.url)
+        self.assertGreater(listed["python3"]["mapped_bytes"], 8 << 20)
+
+    def test_what_is_printed(self):
+        value = 'a "$`\\ b'
+        open(self.path("secret"), "w").close()
+        text = subprocess.run(
+            [farapp.farpage, "run", "--print-env", "--node", "shm:a sock", "--node", "tcp://a,b", "--node", "shm:@c",
+             "--config", "far.yaml"],
+            cwd=self.dir, capture_output=True, text=True, timeout=toolcase.TIMEOUT,
+            env={**self.env, "LD_PRELOAD": "", "FARPAGE_STATS_FILE": value, "FARPAGE_REPORT": "1", "FARPAGE_HEAP": "",
+                 "FARPAGE_PATIENCE": "5s"}, input=self.path("far.yaml", "local_memory: 16M\n")).stdout
+        shown = subprocess.run(["/bin/sh", "-c", text + "set"], capture_output=True, text=True, timeout=toolcase.TIMEOUT,
+                               env={}).stdout
+        self.assertIn("FARPAGE_STATS_FILE='%s/%s'\n" % (self.dir, value), shown)
+        self.assertEqual({line.split("=")[0] for line in text.splitlines()},
+                         {"LD_PRELOAD", "FARPAGE_NODES", "FARPAGE_CONFIG", "FARPAGE_STATS_FILE", "FARPAGE_PATIENCE",
+                          "FARPAGE_RUNTIME_DIR"})
+        for line in (f'FARPAGE_NODES="shm:{self.dir}/a sock,tcp://a,b,shm:@c"', f"FARPAGE_CONFIG={self.dir}/far.yaml",
+                     "LD_PRELOAD=" + os.path.join(farapp.build, "preload", "libfarpage-preload.so")):
+            self.assertIn(line, text.splitlines())
+
+    def test_what_it_can_not_do(self):
+        for options, words in (((), "name the memory nodes"), (("--node", "tcp://a", "--report"), "--report"),
+                               (("--node", "tcp://a", "--heap", "x"), "--heap: must be"),
+                               (("--node", "tcp://a", "true"), "takes no command")):
+            self.assertFails(self.farpage("run", "--print-env", *options), 125, words)
 
 
 class SecretNode:

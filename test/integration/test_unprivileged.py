@@ -81,7 +81,8 @@ class Unprivileged(unittest.TestCase):
 
     def run_far(self, how, *limits, options=(), program=FILL):
         prefix = ("prlimit", *limits) if limits else ()
-        return self.run_as(how, *prefix, farapp.farpage, "run", "--local-memory", "16M", "--pool-size", "256M", *options,
+        pool = () if "--node" in options else ("--pool-size", "256M")
+        return self.run_as(how, *prefix, farapp.farpage, "run", "--local-memory", "16M", *pool, *options,
                            "--", "/usr/bin/python3", "-c", program)
 
 
