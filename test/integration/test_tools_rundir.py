@@ -26,7 +26,7 @@ print(os.getpid(), flush=True)
 input()
 x = bytearray(48 << 20); x[::4096] = b"x" * 12288
 child = os.fork()
-print(sum(bytes(x)[::4096]) // ord("x"), flush=True)
+os.write(1, b"%d\\n" % (sum(bytes(x)[::4096]) // ord("x")))
 if child: os.wait()
 """
 STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
