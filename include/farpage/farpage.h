@@ -34,7 +34,7 @@ struct far_options {
 	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 ms */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
-	/* path of the statistics; NULL: `farpage hist` finds them by PID during the run */
+	/* path of a file that has the counts too, for `farpage hist --stats-file`; NULL: none */
 	const char *stats_file;
 	uint32_t fault_mode; /* enum far_fault_mode */
 	uint32_t on_loss;    /* enum far_on_loss */
@@ -69,7 +69,7 @@ enum far_on_loss {
 };
 
 enum far_advice {
-	FAR_ADVICE_WILLNEED, /* fetch these pages ahead */
+	FAR_ADVICE_WILLNEED, /* fetch these pages ahead, into half of the free local memory at most */
 	FAR_ADVICE_COLD,     /* these pages leave local memory first */
 	FAR_ADVICE_DISCARD,  /* drop the bytes: later reads give zeros */
 };
@@ -98,8 +98,12 @@ struct far_stats {
 /*
  * Opens a far memory: connects to every node and starts the fault threads. If error_text is not
  * NULL, it gets up to error_len bytes: what failed, and what to do. -EPERM: userfaultfd is not
- * permitted here. -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node could not be used. -EINVAL: an
- * option is wrong. Release with far_close.
+ * permitted here. -ENOSYS: the kernel has no userfaultfd. -ENOTSUP: the kernel's userfaultfd can't
+ * write-protect, or FAR_FAULT_INLINE needs an x86-64 processor. -ECONNREFUSED, -ENOENT, -ETIMEDOUT,
+ * -EACCES, -EPROTO, ...: a node, or stats_file, could not be used. -ENOTUNIQ: two URLs name the
+ * same node. -EINVAL: an option is wrong. -E2BIG: an option is set that this library does not know,
+ * or the nodes have too many addresses. -ENOMEM: there is no memory, or no address space. Release
+ * with far_close.
  */
 FAR_API int far_open(const struct far_options *options, char *error_text, size_t error_len,
                      struct far_memory **ret_memory);
@@ -109,13 +113,20 @@ FAR_API int far_open(const struct far_options *options, char *error_text, size_t
 FAR_API void far_close(struct far_memory *memory);
 
 /* Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to
- * the caller until far_unmap or far_close. -ENOMEM: the nodes lack memory (see overcommit). */
+ * the caller until far_unmap or far_close. -ENOMEM: the nodes lack memory (see overcommit), no
+ * node answers, or there is no address space; -EINVAL: length is 0. */
 FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address);
 
-/* Unmaps a range that far_map returned, or whole pages of it. */
+/* Unmaps a range that far_map returned, or whole pages of it. Parts of the range may be unmapped
+ * already. -EINVAL: length is 0, or address is not that of a page; -ENOMEM: the range lies outside
+ * of the far memory. */
 FAR_API int far_unmap(struct far_memory *memory, void *address, size_t length);
 
-/* Gives advice for a mapped range, which is rounded outwards to pages, but inwards for DISCARD. */
+/*
+ * Gives advice for a mapped range, which is rounded outwards to pages, but inwards for DISCARD.
+ * -EINVAL: the advice is unknown, or the range goes beyond the last address; -ENOMEM: a part of it
+ * is not mapped.
+ */
 FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice);
 
 struct far_hold {
@@ -128,13 +139,19 @@ struct far_hold {
  * memory. If the parameter write is not 0, the range is also made writable. *hold lies on the
  * calling thread's stack. Holds end in reverse order. Signal handlers may hold, too. With
  * FAR_FAULT_THREAD this does nothing. -E2BIG: the range is larger than a quarter of the local
- * memory; hold->fit_bytes tells how much can be held.
+ * memory; hold->fit_bytes tells how much can be held. -ENOMEM: this far memory has 262144 holds
+ * already.
  */
 FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
                      struct far_hold *hold);
+
+/* Ends a hold of the calling thread. The pages may leave again. */
 FAR_API void far_unhold(struct far_memory *memory, struct far_hold *hold);
 
-/* Fills the first stats->size bytes of *stats. */
+/*
+ * Fills the first stats->size bytes of *stats. -EINVAL: there is no room for size itself. -ENOMEM:
+ * there is no memory for the computation.
+ */
 FAR_API int far_get_stats(struct far_memory *memory, struct far_stats *stats);
 
 /* The library's version, "0.1.0". */

@@ -149,7 +149,7 @@ static void advise(void **state)
 static void refusals(void **state)
 {
 	struct far_memory *memory = open_memory(MIB);
-	char local[PAGE];
+	char local[PAGE] __attribute__((aligned(PAGE)));
 	void *p = local;
 
 	assert_int_equal(far_map(memory, 0, &p), -EINVAL);
@@ -157,7 +157,9 @@ static void refusals(void **state)
 	assert_int_equal(far_map(memory, 1ul << 30, &p), -ENOMEM); /* the pool has 512 MiB */
 	assert_ptr_equal(p, local);
 	assert_int_equal(far_unmap(memory, local, 0), -EINVAL);
-	assert_true(far_unmap(memory, local, PAGE) < 0);
+	assert_int_equal(far_unmap(memory, local, PAGE), -ENOMEM);
+	assert_int_equal(far_unmap(memory, local + 1, PAGE), -EINVAL);
+	assert_int_equal(far_advise(memory, local, PAGE, FAR_ADVICE_COLD), -ENOMEM);
 	far_close(memory);
 }
 
