@@ -3,7 +3,9 @@ the pages render.
 
     FARPAGE_BUILD=build test/integration/test_install.py
 """
+import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -12,6 +14,18 @@ import unittest
 
 import farapp
 import toolcase
+
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
+
+
+def files_below(folder):
+    return [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
+
+
+def uninstall(dest, check=True):
+    return subprocess.run([os.path.join(SCRIPTS, "uninstall.py"), farapp.build], env={**os.environ, "DESTDIR": dest},
+                          check=check, capture_output=True, text=True, timeout=toolcase.TIMEOUT)
 
 
 def install(dest):
@@ -27,7 +41,7 @@ class Installed(toolcase.ToolCase):
         install(cls.dest)
 
     def find(self, name):
-        found = [os.path.join(folder, name) for folder, _, files in os.walk(self.dest) if name in files]
+        found = [path for path in files_below(self.dest) if os.path.basename(path) == name and "completions" not in path]
         self.assertEqual(len(found), 1, name)
         return found[0]
 
@@ -39,12 +53,24 @@ class Installed(toolcase.ToolCase):
         self.assertIn(self.find("libfarpage-preload.so"), maps)
         self.assertNotIn(farapp.build, maps)
 
+    def test_preload_library_by_name(self):
+        """Preloads the library by its name, which the loader finds, and by the path that farpage
+        run prints."""
+        env = {**self.env, "LD_LIBRARY_PATH": os.path.dirname(self.find("libfarpage.so.0.1.0"))}
+        printed = subprocess.run([self.find("farpage"), "run", "--print-env", "--node", "tcp://127.0.0.1:1"], env=env, check=True,
+                                 capture_output=True, text=True, timeout=toolcase.TIMEOUT).stdout
+        self.assertIn("LD_PRELOAD=" + self.find("libfarpage-preload.so"), printed.splitlines())
+        done = subprocess.run(["/bin/true"], env={**env, "LD_PRELOAD": "libfarpage-preload.so"}, capture_output=True, text=True,
+                              timeout=toolcase.TIMEOUT)
+        self.assertEqual(done.returncode, 125)  # it is there, and lacks a node
+        self.assertIn("no memory node: set FARPAGE_NODES", done.stderr)
+
     def test_the_unit_finds_its_parts(self):
         with open(self.find("farpaged.service")) as unit:
             daemon, config = re.search(r"ExecStart=(\S+) --config (\S+)", unit.read()).groups()
         self.assertEqual(self.dest + daemon, self.find("farpaged"))
         self.assertEqual(self.dest + config, self.find("farpaged.yaml"))
-        subprocess.run([self.dest + daemon, "--config", self.dest + config, "--check"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([self.dest + daemon, "--config", self.dest + config, "--check", "--user", pwd.getpwuid(os.geteuid()).pw_name], check=True, stdout=subprocess.DEVNULL)
 
     def test_a_configuration_stays(self):
         path = self.find("farpaged.yaml")
@@ -54,16 +80,96 @@ class Installed(toolcase.ToolCase):
         with open(path) as config:
             self.assertTrue(config.read().endswith("# mine\n"))
 
+    def test_completions(self):
+        for name, mark in (("farpaged", "complete -F"), ("_farpage", "#compdef farpage farpaged")):
+            found = [path for path in files_below(self.dest) if os.path.basename(path) == name and "/share/" in path]
+            self.assertEqual(len(found), 1, found)
+            with open(found[0]) as script:
+                self.assertIn(mark, script.read())
+
     @unittest.skipUnless(shutil.which("man") and shutil.which("groff"), "there is no man")
     def test_pages_render(self):
         pages = [os.path.join(folder, name) for folder, _, files in os.walk(os.path.join(self.dest)) for name in files
                  if re.fullmatch(r"far.*\.[1-8]", name)]
-        self.assertGreaterEqual(len(pages), 9)
+        self.assertGreaterEqual(len(pages), 20)
         for page in pages:
             shown = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], env={**self.env, "LC_ALL": "C.UTF-8"},
-                                   capture_output=True, text=True, timeout=toolcase.TIMEOUT)
+                                   capture_output=True, text=True, timeout=toolcase.TIMEOUT,
+                                   cwd=os.path.dirname(os.path.dirname(page)))  # where .so finds another page
             self.assertEqual((shown.returncode, shown.stderr), (0, ""), page)
             self.assertIn("NAME", shown.stdout)
+
+
+class Uninstalled(unittest.TestCase):
+    def setUp(self):
+        self.dest = tempfile.mkdtemp(prefix="farpage-dest.")
+        self.addCleanup(shutil.rmtree, self.dest)
+
+    def test_nothing_is_left(self):
+        install(self.dest)
+        self.assertGreater(len(files_below(self.dest)), 20)
+        uninstall(self.dest)
+        self.assertEqual(files_below(self.dest), [])
+        self.assertFalse([folder for folder, _, _ in os.walk(self.dest) if os.path.basename(folder) == "farpage"])
+        again = uninstall(self.dest, check=False)
+        self.assertEqual((again.returncode, again.stdout), (1, ""))
+        self.assertIn(f"nothing of {farapp.build} is installed in {self.dest}/", again.stderr)
+
+    def test_a_relative_folder(self):
+        """A relative DESTDIR begins at the build folder, for install and for uninstall."""
+        relative = os.path.relpath(self.dest, farapp.build)
+        install(relative)
+        self.assertGreater(len(files_below(self.dest)), 20)
+        uninstall(relative)
+        self.assertEqual(files_below(self.dest), [])
+
+    def test_what_can_not_be_removed(self):
+        install(self.dest)
+        unit = next(path for path in files_below(self.dest) if path.endswith("/farpaged.service"))
+        os.remove(unit)
+        os.mkdir(unit)
+        done = uninstall(self.dest, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, f"uninstall: {unit}: Is a directory. If root installed it, use `sudo make uninstall`\n")
+
+    def test_what_others_own_stays(self):
+        install(self.dest)
+        configuration = next(path for path in files_below(self.dest) if path.endswith("/farpaged.yaml"))
+        secret = os.path.join(os.path.dirname(configuration), "secret")
+        for path in (configuration, secret):
+            with open(path, "a") as changed:
+                changed.write("# mine\n")
+        self.assertIn(f"Keeping {configuration}", uninstall(self.dest).stdout)
+        self.assertEqual(set(files_below(self.dest)), {configuration, secret})
+
+
+class Targets(unittest.TestCase):
+    def test_make_builds_no_tests(self):
+        """`make` builds what is installed, and all of it."""
+        built = subprocess.run([os.path.join(SCRIPTS, "targets.py"), farapp.build, "installed"], check=True, capture_output=True,
+                               text=True).stdout.split()
+        self.assertFalse([file for file in built if file.startswith("test/")])
+        with open(os.path.join(farapp.build, "meson-info/intro-installed.json")) as installed:
+            wanted = {os.path.relpath(path, os.path.realpath(farapp.build)) for path in json.load(installed)
+                      if path.startswith(os.path.realpath(farapp.build)) and re.search(r"/(tools|daemon|preload|uffd)/", path)}
+        self.assertEqual(wanted, set(built))
+        for file in built:
+            linked = subprocess.run(["readelf", "-d", os.path.join(farapp.build, file)], check=True, capture_output=True, text=True)
+            self.assertNotIn("cmocka", linked.stdout)
+
+    def test_no_cmocka_is_needed(self):
+        """A build folder without the tests, on a machine without cmocka."""
+        folder = tempfile.mkdtemp(prefix="farpage-build.")
+        self.addCleanup(shutil.rmtree, folder)
+        hidden = os.path.join(folder, "pkg-config")
+        with open(hidden, "w") as script:
+            script.write('#!/bin/sh\ncase "$*" in *cmocka*) exit 1 ;; esac\nexec pkg-config "$@"\n')
+        os.chmod(hidden, 0o755)
+        done = subprocess.run(["meson", "setup", os.path.join(folder, "build")], cwd=os.path.join(SCRIPTS, ".."), capture_output=True,
+                              text=True, env={**os.environ, "PKG_CONFIG": hidden}, timeout=150)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, "cmocka found: .*NO")
+        self.assertFalse(os.path.exists(os.path.join(folder, "build/test")))
 
 
 if __name__ == "__main__":
