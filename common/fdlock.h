@@ -14,9 +14,10 @@
 #include <stdint.h>
 
 /*
- * Begins an opening. Waits for another opening and for the program's calls: 100 ms at most, or 2 ms
- * if the last opening waited in vain. A call may last long (a lingering socket, a FIFO without a
- * writer), and should not delay many openings.
+ * Begins an opening. Waits for another opening to end, and then for the program's calls: 100 ms at
+ * most in all. If a call lasts longer (a lingering socket, a FIFO without a writer), the opening
+ * begins all the same. The next one then waits 2 ms at most, so that a long call does not delay
+ * many openings.
  *
  * Returns true if the calling thread now has the lock. Returns false if another opening has lasted
  * too long. Also returns false, at once, if this thread is in an opening already. The same thread

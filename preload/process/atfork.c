@@ -126,8 +126,8 @@ static void wake_allocator(void)
 }
 
 /*
- * Handles the very first registration: puts our prepare before jemalloc's handlers. If this
- * registration is not jemalloc's own, makes jemalloc register now.
+ * Handles the very first registration, with the handlers p, q and c. Registers our prepare before
+ * them. If they are not jemalloc's, makes jemalloc register before them, too.
  */
 static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {

@@ -77,10 +77,11 @@ static size_t float_state_len(const char *fp)
 /* ---- which stack ---- */
 
 /*
- * The address below which the kernel would make the frame, if it knew no stack of ours. 0: the
- * handler runs on our stack. Either the signal interrupted a handler that runs there, or the
- * handler wants a signal stack and the program set none. Go programs are of the second kind. They
- * ask the kernel for the thread's signal stack, find ours, and their handlers must run on it.
+ * The address below which the kernel would make the frame if we had set no signal stack. Returns 0
+ * if the handler must run on our stack instead. That is so in two cases: the signal interrupted a
+ * handler that already runs on our stack, or the handler wants a signal stack (SA_ONSTACK) and the
+ * program set none. The second case occurs in Go programs: they ask the kernel for the thread's
+ * signal stack, get ours, and expect their handlers to run on it.
  */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)

@@ -209,7 +209,8 @@ static int add_range(struct fp_call_args *job, const void *addr, size_t len, boo
 /* ---- pieces ---- */
 
 /*
- * Argument n as a number. If the C library takes the argument as an int, its upper half is garbage.
+ * Argument n as a number. If the C library takes the argument as an int, the upper half of the word
+ * is garbage and is dropped.
  */
 static size_t number(const struct fp_call_args *job, unsigned n)
 {

@@ -88,7 +88,8 @@ const struct fp_row *fp_call_raw_row(long number);
 
 /*
  * Called once, before the program has other threads. At that time either the agent runs, or it is
- * certain that no agent will run. From now on wrappers pin, or jump to the C library.
+ * certain that no agent will run. In the first case wrappers pin from now on. In the second case
+ * they jump to the C library.
  */
 void fp_calls_open(void);
 

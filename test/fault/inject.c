@@ -191,8 +191,8 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 }
 
 /*
- * How this call must fail: see fate. A call that must fail drops no page. The caller must notice
- * this failure, because the pages are still there.
+ * How this call is made to fail: see fate. Such a call drops no page. The caller must notice the
+ * failure, because the pages are still there.
  */
 static int fate_of_dontneed(uintptr_t addr)
 {

@@ -28,7 +28,7 @@
 #define PAGES       600u /* more than one chunk */
 #define THREADS     4u
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS / 2) /* an operation this slow was probably ended by its deadline */
+#define LATE_NS     (DEADLINE_NS / 2) /* a slower operation was probably cut short by its deadline */
 #define TIMEOUT_S   60
 #define RW          (PROT_READ | PROT_WRITE)
 

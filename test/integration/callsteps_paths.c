@@ -82,8 +82,8 @@ void test_step_set_paths(void **m)
 }
 
 /*
- * Makes one call for each area, because an area's page is local after a call. Tells which areas are
- * wrong.
+ * Uses each area for one call only: the call makes the area's page local, and each call must meet a
+ * far page. Returns which areas are wrong.
  */
 long test_step_long_paths(void **m)
 {

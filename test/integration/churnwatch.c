@@ -53,8 +53,8 @@ static void say_where(pid_t pid)
 }
 
 /*
- * Samples while the process is stopped. Called when a sum seems too large: pages come and go while
- * the kernel sums, so it may count a page twice. False: the process has ended.
+ * Stops the process, and samples again. Called when a sum seems too large: while the process runs,
+ * pages come and go as the kernel sums, so it may count a page twice. False: the process has ended.
  */
 static bool sample_stopped(pid_t pid, int *ret_status, uint64_t *ret_bytes)
 {

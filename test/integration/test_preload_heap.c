@@ -191,7 +191,7 @@ static void zeroed_from_afar(void **state)
 	uint64_t fetched;
 	char *p;
 
-	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* in mode inline jemalloc writes the zeros itself */
+	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* in inline mode, jemalloc writes the zeros itself */
 		return;
 	stats = fp_statsmap_own();
 	assert_non_null(stats);

@@ -173,7 +173,8 @@ static int enter_network(void)
 }
 
 /*
- * Joins the network of another process by setns: first without the kind of namespace, then with it.
+ * Joins the network namespace of another process by setns, twice: first with 0 as the type of
+ * namespace, then with CLONE_NEWNET.
  */
 static int join_network(void)
 {

@@ -194,7 +194,8 @@ static ucontext_t outside, inside;
 static volatile unsigned rounds;
 static char *coroutine_stack;
 
-/* Goes so deep that the frame of the kernel lies in a part of the stack not used lately. */
+/* Recurses so deep that the kernel writes the signal frame to a part of the stack not used
+ * lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];

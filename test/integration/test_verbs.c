@@ -159,7 +159,7 @@ static void node_notices(const struct pair *thief)
 		assert_int_equal(c.status, -ECANCELED);
 		return;
 	}
-	/* the event may come later than the flush at the thief's own end */
+	/* the thief may see its requests flushed before the node's device reports the event */
 	assert_int_equal(poll(&p, 1, 20000), 1);
 	assert_int_equal(fp_verbs_domain_event(thief->node_domain, &qpn, &text), 1);
 	assert_int_equal(qpn, fp_verbs_conn_qpn(thief->node));

@@ -8,8 +8,8 @@
 #include <sys/types.h>
 
 /*
- * The secret of a node over rdma whose configuration sets none. It keeps strangers out if others
- * can reach the node.
+ * The tests give this secret to a node over rdma if its configuration sets none. So nobody else who
+ * can reach the node can use it.
  */
 #define TEST_DAEMON_SECRET "0123456789abcdef0123456789abcdef"
 /* A line for a configuration: makes clients prove the secret above. */

@@ -25,11 +25,12 @@ struct test_race {
 	void *user;
 	unsigned turns;
 	uint64_t rng;
+	uint64_t begun_ns; /* when the turn began */
 	/*
-	 * begun_ns: when the turn began. pause_max_ns: a bound of the pause. It follows the length
-	 * of the caller's part.
+	 * The second thread pauses for a quarter to three quarters of pause_max_ns before it acts.
+	 * After each turn, pause_max_ns moves towards the time that the caller's part took.
 	 */
-	uint64_t begun_ns, pause_max_ns;
+	uint64_t pause_max_ns;
 	_Atomic unsigned begun, ended; /* how many turns have begun and ended */
 	/* crowds: the third thread must take the kernel's lock. crowded: it has begun to do so. */
 	_Atomic bool crowds, crowded;

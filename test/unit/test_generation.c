@@ -365,10 +365,10 @@ static void a_child_that_forked_lets_go_in_the_end(void **state)
 }
 
 /*
- * Slots that the parent freed before a fork are not the child's. So the child does not keep them in
- * use.
+ * The parent frees slots that an earlier child still uses, and forks again. The later child does
+ * not have these slots, so it does not keep them in use.
  */
-static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
+static void a_later_child_keeps_no_slot_of_an_earlier_child(void **state)
 {
 	pid_t first, second;
 
@@ -485,7 +485,7 @@ int main(void)
 	    cmocka_unit_test_setup(each_generation_sees_its_own_fork, reset),
 	    cmocka_unit_test_setup(a_grandchild_keeps_what_its_parent_left, reset),
 	    cmocka_unit_test_setup(a_child_that_forked_lets_go_in_the_end, reset),
-	    cmocka_unit_test_setup(a_later_child_holds_nothing_of_an_earlier_ones, reset),
+	    cmocka_unit_test_setup(a_later_child_keeps_no_slot_of_an_earlier_child, reset),
 	    cmocka_unit_test_setup(a_child_adopts_though_its_parent_is_gone, reset),
 	};
 

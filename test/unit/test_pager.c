@@ -123,7 +123,10 @@ static void wake(struct world *w)
 		}
 }
 
-/* A program thread touches the page. It succeeds, or waits with a message for the fault thread. */
+/*
+ * A program thread touches the page. Either the touch succeeds, or the kernel sends a message to
+ * the fault thread, and the program thread waits.
+ */
 static void app_touch(const struct world *from, int t, bool write)
 {
 	struct world w = copy(from);

@@ -382,7 +382,10 @@ static void heartbeats_tell_the_round_trip(void **state)
 	bench_close();
 }
 
-/* Three heartbeats in a row must be missed. A link that reports its break is believed at once. */
+/*
+ * The node counts as cut off only after three missed heartbeats in a row. If a link itself reports
+ * that it broke, that counts at once.
+ */
 static void heartbeats_are_missed_as_often_as_chosen(void **state)
 {
 	bench_open();

@@ -10,7 +10,7 @@ shared=$FARPAGE_VM_RESULTS
 # go URL SECRET: the guests are slow at first, so it may take several attempts.
 go() {
 	local file=/run/secret.${1//\//}
-	echo "$2" >"$file"
+	(umask 077 && echo "$2" >"$file")
 	until FARPAGE_SECRET_FILE=$file "$build/tools/farpage" run --local-memory 16M --heap all --node "$1" -- \
 		/usr/bin/python3 -c 'x = bytearray(b"x") * (64 << 20); import time; time.sleep(3600)'; do
 		sleep 1

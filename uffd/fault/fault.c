@@ -176,7 +176,7 @@ static void wait_for_any(struct fp_fault_loop *fl)
 	if (fl->server.starved_head) {
 		atomic_store(&budget->starved, true);
 		fp_budget_kick(budget);
-		fp_serve_starved(&fl->server); /* once more: tokens that come from now on are signalled */
+		fp_serve_starved(&fl->server); /* for tokens that came before `starved` was set */
 		deadline_ns = fl->server.starved_head ? FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS) : 0;
 	}
 	poll(fds, n, timeout_ms(deadline_ns));

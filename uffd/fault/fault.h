@@ -17,9 +17,10 @@ struct fp_fault_loop;
 
 struct fp_fault_options {
 	struct fp_far *far;
-	char *stage;                    /* FP_STAGE_PAGES accessible pages of the far range, in no mapping */
+	char *stage; /* FP_STAGE_PAGES pages of the far range that the program does not use */
 	const struct fp_layout *layout; /* limits read-ahead; read without its lock */
-	char *stop_page; /* an accessible page of the range, in no mapping: a fault on it wakes the thread */
+	/* another page that the program does not use: a touch of it wakes and ends the thread */
+	char *stop_page;
 	unsigned readahead_pages;
 	struct fp_affinity *affinity; /* is told of every fault; outlives the loop */
 };

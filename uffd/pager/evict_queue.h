@@ -17,7 +17,8 @@
 struct fp_evict_queue {
 	pthread_mutex_t lock;
 	uint32_t *items;
-	uint64_t capacity, room; /* entries that fit now; entries that may ever fit; both powers of two */
+	uint64_t capacity; /* size in entries; a power of two */
+	uint64_t room;     /* the greatest capacity that the array permits */
 	uint64_t head, tail;
 };
 

@@ -40,7 +40,7 @@ enum fp_page_state {
 #define FP_PAGE_DIRTY      (1ull << 3) /* was writable since its install, so it may differ from its slot */
 #define FP_PAGE_WAIT       (1ull << 4) /* a thread waits in the kernel for the owner to finish */
 #define FP_PAGE_QUEUED     (1ull << 5) /* has an entry in the eviction queue */
-#define FP_PAGE_HIST_SHIFT 6           /* for how many more read faults the page is installed writable */
+#define FP_PAGE_HIST_SHIFT 6           /* a count N: the next N read faults install the page writable */
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
 #define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED, and the layout call has already moved its bytes */

@@ -187,7 +187,8 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 /* ---- residency ---- */
 
 /*
- * Takes the lock only if there is a hole or a change: some programs call mincore before each touch.
+ * Some programs call mincore before each touch, so the usual case takes no lock. The lock is taken
+ * only if there is a hole, or if the layout changes during the look.
  */
 static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
 {
