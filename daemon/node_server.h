@@ -113,11 +113,10 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
 
 /*
- * Counts what was refused to a connection, by its cause. The parameter what names it, such as "a
- * lease of 64.0 MiB". Then it is also logged, if a line of this cause is due and the node is not
- * private. For FP_REFUSAL_NONE, the line says that the node is out of memory. If what is NULL, this
- * logs nothing: the caller writes a line of its own, or the client alone is to blame. A line of the
- * caller does not delay the next line of the cause.
+ * Counts a refusal by its cause, and logs it. The parameter what names the thing that was refused,
+ * such as "a lease of 64.0 MiB". Each cause has a limited rate of log lines; a private node logs no
+ * refusals. FP_REFUSAL_NONE is logged as a lack of memory. If what is NULL, the refusal is only
+ * counted: the caller writes a line of its own, or only the client is to blame.
  */
 void fp_node_server_refused(struct fp_node_server *server, const struct fp_conn *conn,
                             const struct fp_refusal *refusal, const char *what);

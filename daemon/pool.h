@@ -46,7 +46,7 @@ struct fp_chunk {
 struct fp_pool {
 	char name[64];
 	uint64_t size_bytes;
-	uint64_t unit_bytes;  /* size of one page; size_bytes is a multiple of it */
+	uint64_t unit_bytes;  /* page size of the backing; size_bytes is a multiple of it */
 	uint64_t least_bytes; /* sizes of leases are multiples of it */
 	int backing;
 	uint64_t numa_node;

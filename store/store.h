@@ -283,7 +283,8 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
  * Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
- * They must not be closed, because nobody would notice it and the parent would free the slots.
+ * If one were closed, the parent would believe that we have ended, and would free slots that we
+ * still read.
  */
 void fp_store_mark_vital_fds(const struct fp_store *store, uint8_t mark);
 

@@ -28,13 +28,14 @@ enum fp_refusal_cause {
 	/* Leases that clients map: each takes a descriptor of the node. 0, 0: no descriptor is
 	 * left. */
 	FP_REFUSAL_MAPPED_LEASES = 6,
-	FP_REFUSAL_UNRECEIVED = 7,      /* descriptors that the client has not received */
-	FP_REFUSAL_LOCKED_MEMORY = 8,   /* the node could not pin the lease for a device: 0, 0 */
-	FP_REFUSAL_SESSIONS = 9,        /* sessions */
-	FP_REFUSAL_CONNECTIONS = 10,    /* connections */
-	FP_REFUSAL_LINKS = 11,          /* links of the session */
-	FP_REFUSAL_OPERATORS = 12,      /* sessions of operators */
-	FP_REFUSAL_RIGHT = 13,          /* sum of the rights that would do: 1 lease, 2 status, 4 admin; 0 */
+	FP_REFUSAL_UNRECEIVED = 7,    /* descriptors that the client has not received */
+	FP_REFUSAL_LOCKED_MEMORY = 8, /* the node could not pin the lease for a device: 0, 0 */
+	FP_REFUSAL_SESSIONS = 9,      /* sessions */
+	FP_REFUSAL_CONNECTIONS = 10,  /* connections */
+	FP_REFUSAL_LINKS = 11,        /* links of the session */
+	FP_REFUSAL_OPERATORS = 12,    /* sessions of operators */
+	/* The client needs one of these rights: 1 lease, 2 status, 4 admin, or a sum of them; 0. */
+	FP_REFUSAL_RIGHT = 13,
 	FP_REFUSAL_ADOPTED_LEASES = 14, /* places for adopted leases, of the client's sessions */
 	FP_REFUSAL_SECRET = 15,         /* 1 if the client gave a secret, 0 if it gave none; 0 */
 	FP_REFUSAL_SESSION = 16,        /* a LINK, RESUME or ADOPT of a session that is not there: 0, 0 */

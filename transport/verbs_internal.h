@@ -18,8 +18,8 @@
  */
 #define FP_VERBS_RNR_RETRIES 6
 /*
- * The most READs that we ask for or grant. The number is one byte on the wire; no device needs
- * more.
+ * The most READs in flight that we ask for or grant. No device needs more, and the number must fit
+ * in the one byte that it has on the wire.
  */
 #define FP_VERBS_MAX_READS 128
 

@@ -17,8 +17,8 @@
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
 /*
- * Returns the function that name would mean without us. Only the first call looks the function up;
- * *known keeps it for later calls.
+ * Returns the function of this name that the program would call without the shim, mostly the C
+ * library's. Only the first call looks the function up; *known keeps it for later calls.
  */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
 #define FP_NEXT(name)                                                                                        \

@@ -228,7 +228,7 @@ static void status_and_drain(void **state)
 	assert_int_equal(rig_write(rig->link, rig->lease->id, 0, "still", 5), 0);
 }
 
-/* An operator's session asks and drains, and leases nothing. */
+/* An operator's session may ask for the node's status and drain the node. It gets no lease. */
 static void operators(void **state)
 {
 	struct rig *rig = *state;

@@ -125,9 +125,8 @@ static void fork_among_threads(void **state)
 }
 
 /*
- * Several threads fork at the same time. A thread that prepares its fork holds the allocator's
- * locks until it can fork. The agent thread of a child allocates, and must not wait for such a
- * thread.
+ * Several threads call fork at the same time. A fork takes the allocator's locks, so the threads
+ * fork one after another. The agent thread of each child allocates, and must find the locks free.
  */
 static void *fork_some(void *ret_failures)
 {

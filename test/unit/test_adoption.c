@@ -279,7 +279,8 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	/* nth began with 1. Four calls failed: one at the table, and three at the leases. */
+	/* nth is 1 at the start. Five calls raised it: one failed at the table, three failed at the
+	 * leases, and one succeeded. */
 	assert_int_equal(nth, 1 + 1 + 3 + 1);
 	assert_has(family.child, true);
 	end_family();

@@ -198,7 +198,7 @@ static void test_slices_take_turns(void **state)
 	fp_pool_close(pool);
 }
 
-/* The number of slices in which a chunk of one MiB is made. */
+/* A pool clears the memory of a new chunk slice by slice. Returns how many slices 1 MiB has. */
 static unsigned slices(struct fp_pool *pool)
 {
 	struct fp_chunk chunk = {0};

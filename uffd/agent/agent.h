@@ -202,8 +202,8 @@ bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 /*
  * For calls in which a device may write into memory (O_DIRECT). Three cases:
  *   - If pins are needed, does the same as fp_agent_pin.
- *   - If no pins are needed, but capture can't see which pages the kernel has pinned: keeps the far
- *     pages of the ranges from leaving, but does not bring them in.
+ *   - If the kernel faults pages in by itself, but our capture can't see which of them are
+ *     pinned: keeps pages of the ranges from leaving once they are local, but brings none in.
  *   - Otherwise does nothing.
  * Like fp_agent_pin in all other respects.
  */

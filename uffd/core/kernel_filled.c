@@ -379,9 +379,9 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 }
 
 /*
- * Waits while the chunk is CHANGING: that ends soon, as no thread blocks in that state. If the
- * chunk is CONVERTING, there is nothing to end: it was MANAGED, and the caller's page is not among
- * those being converted.
+ * Registers the chunk if it is FILLED. If it is CHANGING, waits first, which is short: no thread
+ * blocks in that state. In all other states the caller's page is already registered. That is so
+ * even if the chunk is CONVERTING: the converting thread unregisters only pages that it owns.
  */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {

@@ -31,7 +31,7 @@ struct fp_affinity {
 	int cpu;
 	pid_t pid;                 /* the process that this belongs to */
 	cpu_set_t original;        /* the CPUs that the held thread had before */
-	cpu_set_t own;             /* the CPUs of the agent's threads while no thread is held */
+	cpu_set_t own;             /* CPUs of agent threads when they follow no thread */
 	_Atomic uint32_t agent[2]; /* tids of the agent's threads; 0: none */
 };
 

@@ -61,7 +61,7 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 /*
  * The most pages that may be resident: max(budget, pinned + max(budget / 2, need)) + granted.
  * Pinned pages can't leave, so half of the budget, or what the threads need, is kept free beside
- * them.
+ * them. Pages are granted when no page can leave (fp_budget_grant).
  */
 static uint64_t limit(const struct fp_budget *budget)
 {

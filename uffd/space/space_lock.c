@@ -13,7 +13,8 @@
 #include "cleanup.h"
 #include "inline.h"
 
-#define LOCKED_AT_ONCE 64u /* so many pages are brought in, then locked: few of them leave in between */
+/* How many pages are brought in before they are locked. With more, some could leave in between. */
+#define LOCKED_AT_ONCE 64u
 
 static size_t bytes(uint32_t start, uint32_t end)
 {
