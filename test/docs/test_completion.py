@@ -25,7 +25,7 @@ source $1 </dev/null; print '|'; done"""
 
 def ask(shell, script, path, *lines):
     """Of each line what it is completed to. One shell answers all, which takes less time."""
-    environment = {**os.environ, "PATH": ":".join(map(os.path.dirname, manual.PROGRAMS.values())) + ":" + os.environ["PATH"]}
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "BASH_ENV": "", "PATH": ":".join(map(os.path.dirname, manual.PROGRAMS.values())) + ":" + os.environ["PATH"]}
     done = subprocess.run([*shell, "-c", script, "ask", path], input="".join(f"{line}|\n" for line in lines), capture_output=True,
                           text=True, env=environment, timeout=manual.TIMEOUT)
     assert done.stderr == "", done.stderr

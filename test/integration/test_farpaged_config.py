@@ -257,7 +257,7 @@ class Config(unittest.TestCase):
         status, out, err = farpaged(*CHECK, "--config", self.write(text.replace("32T", "32T, preallocate: true")))
         self.assertEqual(status, 0)
         self.assertIn("pools with preallocate need 32.0 TiB, the node can have only", err)
-        with Farpaged(args=["--private", "--listen", "unix:@farpaged-test-pool", "--pool-size", "32T"]) as node:
+        with Farpaged(args=["--private", "--listen", f"unix:@farpaged-test-pool-{os.getpid()}", "--pool-size", "32T"]) as node:
             node.await_log("the pool of 32.0 TiB is larger than this machine's memory and swap")
 
     def test_more_memory_than_the_machine_has(self):

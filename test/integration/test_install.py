@@ -93,7 +93,8 @@ class Installed(toolcase.ToolCase):
                  if re.fullmatch(r"far.*\.[1-8]", name)]
         self.assertGreaterEqual(len(pages), 20)
         for page in pages:
-            shown = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], env={**self.env, "LC_ALL": "C.UTF-8"},
+            shown = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], env={
+                **self.env, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MANOPT": ""},
                                    capture_output=True, text=True, timeout=toolcase.TIMEOUT,
                                    cwd=os.path.dirname(os.path.dirname(page)))  # where .so finds another page
             self.assertEqual((shown.returncode, shown.stderr), (0, ""), page)

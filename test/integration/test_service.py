@@ -232,7 +232,10 @@ class Service(unittest.TestCase):
         own = ["User=redis", "RuntimeDirectory=plain", "ExecStart=/bin/sleep infinity", ""]
         self.write("/run/systemd/system/plain.service", "\n".join(lines + own).replace("/run/redis", "/run/plain"))
         self.sh("systemctl daemon-reload; systemctl start plain")
-        program, = self.programs()
+        end = time.monotonic() + servicehost.TIMEOUT_S
+        while not (programs := self.programs()):  # systemd does not wait until the program runs
+            self.assertLess(time.monotonic(), end)
+        program, = programs
         self.assertEqual(program["pid"], int(self.show("plain", "MainPID")))
 
     def test_8_removal(self):

@@ -102,11 +102,10 @@ class OnATerminal(WithPrograms):
             self.assertEqual(p50, p99)
             self.assertIn("q quit", lines[-1])
             top.type("p")
-            lines = top.wait_for(lambda lines: lines[0].endswith("by PID"))
-            self.assertEqual(self.pids(lines), sorted(by_rate))
+            top.wait_for(lambda lines: lines[0].endswith("by PID") and self.pids(lines) == sorted(by_rate))
             top.type("p")
-            lines = top.wait_for(lambda lines: lines[0].endswith("by PID, reversed"))
-            self.assertEqual(self.pids(lines), sorted(by_rate, reverse=True))
+            by_pid = sorted(by_rate, reverse=True)
+            top.wait_for(lambda lines: lines[0].endswith("by PID, reversed") and self.pids(lines) == by_pid)
             self.small(top, sorted(by_rate, reverse=True))
             self.large(top)
             end_faults()
@@ -147,8 +146,7 @@ class OnATerminal(WithPrograms):
     def ends(self, top, programs):
         """A program that ends, the last one, and the command itself."""
         self.end(programs[0])
-        lines = top.wait_for_text("19 programs")
-        self.assertNotIn(programs[0].pid, self.pids(lines))
+        top.wait_for(lambda lines: "19 programs" in "".join(lines) and programs[0].pid not in self.pids(lines))
         for program in programs[1:]:
             program.kill()
         top.wait_for_text("has far memory now")
@@ -223,7 +221,7 @@ class OnATerminal(WithPrograms):
 
     def test_stop_resize_and_go_on(self):
         self.program()
-        with terminal.Terminal(["bash", "--norc", "-i"], env={**self.env, "PS1": "> "}) as shell:
+        with terminal.Terminal(["bash", "--norc", "-i"], env={**self.runtime_env(), "PS1": "> "}) as shell:
             shell.wait_for_text(">")
             shell.type(f"{toolcase.FARPAGE} top", "Enter")
             shell.wait_for(lambda lines: len(lines) == 24 and "q quit" in lines[-1])
