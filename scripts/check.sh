@@ -19,7 +19,7 @@ run() {
 	name=${name%-}
 	echo "== $folder: $*"
 	rm -f "$folder/meson-logs/$name.json"
-	"${wrapper[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs --num-processes 2 \
+	"${wrapper[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs --num-processes 2 --timeout-multiplier 3 \
 		--logbase "$name" "${@/#/--suite=}" "${beside[@]}" </dev/null || status=$?
 	stages+=("$status:$((SECONDS - begin)):$folder/meson-logs/$name.json")
 }

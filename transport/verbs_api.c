@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -109,6 +110,16 @@ static int load(void)
 	return 0;
 }
 
+static void tell_of_fork(void)
+{
+	static atomic_bool told;
+
+	if (!atomic_exchange(&told, true))
+		fp_log(FP_LOG_ERROR, "verbs",
+		       "no rdma after fork: " LIBRDMACM
+		       " is in use by the program itself, and knows its parent's devices");
+}
+
 int fp_verbs_load(void)
 {
 	int r;
@@ -120,6 +131,8 @@ int fp_verbs_load(void)
 		load_status = load();
 	r = load_status;
 	pthread_mutex_unlock(&load_lock);
+	if (r == -EOPNOTSUPP)
+		tell_of_fork();
 	return r;
 }
 
@@ -145,8 +158,5 @@ void fp_verbs_unload(void)
 	if (!held)
 		return;
 	dlclose(held);
-	load_status = -EOPNOTSUPP;
-	fp_log(FP_LOG_ERROR, "verbs",
-	       "no rdma after fork: " LIBRDMACM
-	       " is in use by the program itself, and knows its parent's devices");
+	load_status = -EOPNOTSUPP; /* told when this process wants rdma: most children only exec */
 }
