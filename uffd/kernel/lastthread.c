@@ -28,6 +28,9 @@ static const char *field(const char *stat, unsigned n)
 /* proc_pid_stat(5): field 2 is the name, 3 the main thread's state, 20 num_threads. */
 static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 {
+	/* first, because a thread of ours that starts after the read must not count as one of those
+	 * read */
+	unsigned all, ours = fp_thread_count();
 	const char *state, *n_threads;
 	char stat[1024];
 	ssize_t n = stat_fd < 0 ? -1 : pread(stat_fd, stat, sizeof(stat) - 1, 0);
@@ -40,8 +43,9 @@ static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 	/* num_threads counts an ended main thread, until the last thread has ended */
 	if (!state || !n_threads)
 		return false;
-	last->n_threads = (unsigned)strtoul(n_threads, NULL, 10) - fp_thread_count();
-	return *state == 'Z' && last->n_threads == 1;
+	all = (unsigned)strtoul(n_threads, NULL, 10);
+	last->n_threads = all > ours ? all - ours : 1; /* ours that have ended count until they are joined */
+	return *state == 'Z' && all == ours + 1;
 }
 
 static void *end(void *unused)
