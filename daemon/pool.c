@@ -359,44 +359,43 @@ static void warn_private(uint64_t promised_bytes)
 		    fp_size_format(total_bytes, total, sizeof(total)));
 }
 
-void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_private)
+static uint64_t sum_in_memory(const struct fp_pool_config *pools, unsigned n, bool preallocate)
 {
-	uint64_t promised_bytes = 0;
-	char promised[16], available[16];
-	struct fp_hostmem host;
+	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < n; i++)
-		if (!pools[i].preallocate && pools[i].backing != FP_BACKING_HUGETLB)
-			promised_bytes += pools[i].size_bytes;
-	if (is_private) {
-		warn_private(promised_bytes);
-		return;
-	}
+		if (pools[i].preallocate == preallocate && pools[i].backing != FP_BACKING_HUGETLB)
+			bytes += pools[i].size_bytes;
+	return bytes;
+}
+
+/* Warns if the host can't give so much now. which names the pools; so that says what follows. */
+static void warn_beyond_host(uint64_t bytes, const char *which, const char *so)
+{
+	char needed[16], available[16];
+	struct fp_hostmem host;
+
 	fp_hostmem_read("", &host);
-	if (promised_bytes > host.available_bytes)
+	if (bytes > host.available_bytes)
 		fp_log(FP_LOG_WARNING, "pool",
-		       "pools without preallocate are %s, the node can have only %s now (%s): it refuses "
-		       "leases beyond that",
-		       fp_size_format(promised_bytes, promised, sizeof(promised)),
-		       fp_size_format(host.available_bytes, available, sizeof(available)), host.bound);
+		       "pools %s preallocate need %s, the node can have only %s now (%s): %s", which,
+		       fp_size_format(bytes, needed, sizeof(needed)),
+		       fp_size_format(host.available_bytes, available, sizeof(available)), host.bound, so);
+}
+
+void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_private)
+{
+	uint64_t promised_bytes = sum_in_memory(pools, n, false);
+
+	if (is_private)
+		warn_private(promised_bytes);
+	else
+		warn_beyond_host(promised_bytes, "without", "it refuses leases beyond that");
 }
 
 void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n)
 {
-	struct fp_hostmem host;
-	uint64_t bytes = 0;
-	char needed[16], available[16];
-
-	for (unsigned i = 0; i < n; i++)
-		if (pools[i].preallocate && pools[i].backing != FP_BACKING_HUGETLB)
-			bytes += pools[i].size_bytes;
-	fp_hostmem_read("", &host);
-	if (bytes > host.available_bytes)
-		fp_log(FP_LOG_WARNING, "pool",
-		       "pools with preallocate need %s, the node can have only %s now (%s): it does not "
-		       "start with less than they need",
-		       fp_size_format(bytes, needed, sizeof(needed)),
-		       fp_size_format(host.available_bytes, available, sizeof(available)), host.bound);
+	warn_beyond_host(sum_in_memory(pools, n, true), "with", "it does not start with less than they need");
 }
 
 bool fp_pool_is_reserved(const struct fp_pool *pool)

@@ -285,7 +285,7 @@ class Limited(Case):
 
     def test_promises_what_the_limit_allows(self):
         node = self.start(config("512M"), preexec=self.cgroup.enter)
-        node.await_log("pools without preallocate are 512.0 MiB")
+        node.await_log("pools without preallocate need 512.0 MiB")
         self.assertIn(self.cgroup.limit_name + " is 256.0 MiB", node.log())
         session = node.session(node.urls[1])
         free = session.info()[1]
