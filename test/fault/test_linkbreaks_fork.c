@@ -102,22 +102,43 @@ static void *read_remote_page(void *arg)
 	return NULL;
 }
 
-/* A fork does not give up pages that wait for the node. It waits with them. */
-static int body_forks_while_pages_wait(void *arg)
+/*
+ * Starts a thread that reads a remote page, and waits until the read waits: for the node, or, if
+ * without_token, for a token first. Returns the number of tokens that it took away for that.
+ */
+static unsigned start_waiting_reader(struct scene *s, bool without_token, pthread_t *ret_reader)
 {
-	struct scene *s = arg;
+	struct fp_budget *budget = &s->agent->far.budget;
+	unsigned taken = 0;
+
+	while (without_token && fp_budget_free(budget))
+		taken += fp_budget_take(budget, LOCAL_PAGES);
+	pthread_create(ret_reader, NULL, read_remote_page, s);
+	while (!(without_token ? atomic_load(&budget->n_waiting) > 0
+	                       : fp_store_is_blocked(s->agent->far.store)))
+		sleep_ns(MS);
+	return taken;
+}
+
+/* A fork does not give up faults that wait for the node. It waits with them. */
+static int fork_while_a_page_waits(struct scene *s, bool without_token)
+{
+	struct fp_budget *budget;
 	pthread_t reader, plugger;
+	unsigned taken;
 	int status;
 	pid_t pid;
 
 	begin(s, 300 * MS);
+	budget = &s->agent->far.budget;
+	while (!fp_budget_free(budget)) /* none would come back during the cut */
+		sleep_ns(MS);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
-	pthread_create(&reader, NULL, read_remote_page, s);
-	while (!fp_store_is_blocked(s->agent->far.store))
-		sleep_ns(MS);
+	taken = start_waiting_reader(s, without_token, &reader);
 	pthread_create(&plugger, NULL, plug_in_later, s);
 	fp_agent_fork_quiet(s->agent);
+	pthread_join(reader, NULL); /* fork takes locks here, and the reader may hold one of them */
 	fp_agent_fork_prepare(s->agent);
 	pid = fork();
 	if (pid == 0) {
@@ -128,22 +149,41 @@ static int body_forks_while_pages_wait(void *arg)
 	}
 	fp_agent_fork_parent(s->agent);
 	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
+	fp_budget_give(budget, taken);
 	pthread_join(plugger, NULL);
-	pthread_join(reader, NULL);
 	trial_check(atomic_load(&s->longest_ns) > 2 * s->deadline_ns, "the page has not waited");
 	end(s);
 	return 0;
 }
 
-static void test_forks_while_pages_wait(void **state)
+static int body_forks_while_pages_wait(void *arg)
 {
-	struct scene *s = *state;
+	return fork_while_a_page_waits(arg, false);
+}
+
+static int body_forks_while_tokens_lack(void *arg)
+{
+	return fork_while_a_page_waits(arg, true);
+}
+
+static void run_patiently(struct scene *s, int (*body)(void *arg))
+{
 	struct trial trial;
 
 	s->patience_ns = 20 * FP_NSEC_PER_SEC;
-	trial_run(body_forks_while_pages_wait, s, TIMEOUT_S, &trial);
+	trial_run(body, s, TIMEOUT_S, &trial);
 	trial_assert_good(&trial);
 	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+static void test_forks_while_pages_wait(void **state)
+{
+	run_patiently(*state, body_forks_while_pages_wait);
+}
+
+static void test_forks_while_tokens_lack(void **state)
+{
+	run_patiently(*state, body_forks_while_tokens_lack);
 }
 
 /* ---- a fork during an attempt to resume ---- */
@@ -217,6 +257,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_forks_while_tokens_lack, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_it_is_cut_off, setup, teardown),
 	};
 	struct fp_agent_error error;

@@ -163,15 +163,27 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
+ * True if some fault waits for a node that is cut off: for a page that the node has, or for a token,
+ * because no page can leave while all nodes are cut off.
+ */
+static bool faults_wait(const struct fp_agent *agent)
+{
+	const struct fp_far *far = &agent->far;
+
+	return fp_store_is_blocked(far->store) ||
+	       (atomic_load(&far->budget.n_waiting) && fp_far_why_stuck(far) == -EHOSTDOWN);
+}
+
+/*
  * Waits for nodes that are cut off, until the deadline. After the deadline, waits only while some
- * page waits for such a node: the fork may need that page, or a lock of the thread that waits for
+ * fault waits for such a node: the fork may need that page, or a lock of the thread that waits for
  * it. Called before the reconnector is paused, because no link is resumed during a pause.
  */
 static void await_nodes(const struct fp_agent *agent)
 {
 	uint64_t until_ns = fp_clock_ns() + agent->far.deadline_ns;
 
-	while (fp_store_is_blocked(agent->far.store) || (any_cut_off(agent) && fp_clock_ns() < until_ns))
+	while (faults_wait(agent) || (any_cut_off(agent) && fp_clock_ns() < until_ns))
 		usleep(NODE_LOOK_US);
 }
 
@@ -214,7 +226,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 	pthread_mutex_lock(&agent->fork_turn);
 	await_nodes(agent);
 	come_to_rest(agent);
-	while (fp_store_is_blocked(agent->far.store)) {
+	while (faults_wait(agent)) {
 		go_on(agent);
 		await_nodes(agent);
 		come_to_rest(agent);

@@ -149,6 +149,7 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 	} else if (!take_token(sv, a)) {
 		*sv->starved_tail = a;
 		sv->starved_tail = &a->next;
+		atomic_fetch_add(&sv->far->budget.n_waiting, 1);
 	} else if (sv->lane) {
 		serve_wire(sv, a);
 	} else {
@@ -261,6 +262,7 @@ void fp_serve_starved(struct fp_server *sv)
 			return;
 		sv->starved_head = a->next;
 		a->next = NULL;
+		atomic_fetch_sub(&sv->far->budget.n_waiting, 1);
 		if (a->io.status < 0) {
 			lose(sv, a, false);
 			continue;
