@@ -114,8 +114,8 @@ static unsigned start_waiting_reader(struct scene *s, bool without_token, pthrea
 	while (without_token && fp_budget_free(budget))
 		taken += fp_budget_take(budget, LOCAL_PAGES);
 	pthread_create(ret_reader, NULL, read_remote_page, s);
-	while (!(without_token ? atomic_load(&budget->n_waiting) > 0
-	                       : fp_store_is_blocked(s->agent->far.store)))
+	while (
+	    !(without_token ? atomic_load(&budget->n_waiting) > 0 : fp_store_is_blocked(s->agent->far.store)))
 		sleep_ns(MS);
 	return taken;
 }

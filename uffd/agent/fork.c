@@ -163,8 +163,8 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * True if some fault waits for a node that is cut off: for a page that the node has, or for a token,
- * because no page can leave while all nodes are cut off.
+ * True if some fault waits for a node that is cut off: for a page that the node has, or for a
+ * token, because no page can leave while all nodes are cut off.
  */
 static bool faults_wait(const struct fp_agent *agent)
 {
