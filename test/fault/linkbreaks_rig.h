@@ -46,6 +46,7 @@ struct scene {
 	struct test_cable *silent[2]; /* further nodes, which never answer again; NULL: none */
 	struct fp_agent *agent;
 	uint64_t deadline_ns, patience_ns; /* patience_ns 0: equal to deadline_ns */
+	uint64_t backoff_max_ns;           /* 0: the default */
 	enum fp_on_loss on_loss;
 	char *far, *fresh;
 	_Atomic bool stop;
@@ -106,6 +107,7 @@ static inline void start_agent(struct scene *s, uint64_t deadline_ns)
 	                                   .patience_ns = s->patience_ns,
 	                                   .on_loss = s->on_loss,
 	                                   .heartbeat_ns = 100 * MS,
+	                                   .reconnect.backoff_max_ns = s->backoff_max_ns,
 	                                   .readahead_pages = 16,
 	                                   .n_urls = 1};
 	const char *urls[3];

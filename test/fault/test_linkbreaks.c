@@ -130,6 +130,8 @@ static int body_flaps(void *arg)
 	struct fp_store_node info;
 	pthread_t flapper;
 
+	/* attempts 2 s apart may each meet an outage, until the patience is over */
+	s->backoff_max_ns = 200 * MS;
 	start_agent(s, 5 * FP_NSEC_PER_SEC);
 	churn.agent = s->agent;
 	pthread_create(&flapper, NULL, flap, s);
