@@ -163,7 +163,7 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * True if some fault waits for a node that is cut off: for a page that the node has, or for a
+ * True if some fault waits for a node that is cut off: for a page that the node has, or first for a
  * token, because no page can leave while all nodes are cut off.
  */
 static bool faults_wait(const struct fp_agent *agent)
@@ -171,7 +171,8 @@ static bool faults_wait(const struct fp_agent *agent)
 	const struct fp_far *far = &agent->far;
 
 	return fp_store_is_blocked(far->store) ||
-	       (atomic_load(&far->budget.n_waiting) && fp_far_why_stuck(far) == -EHOSTDOWN);
+	       (atomic_load(&far->budget.n_waiting) && any_cut_off(agent) &&
+	        fp_far_why_stuck(far) == -EHOSTDOWN);
 }
 
 /*

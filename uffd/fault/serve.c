@@ -149,7 +149,8 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 	} else if (!take_token(sv, a)) {
 		*sv->starved_tail = a;
 		sv->starved_tail = &a->next;
-		atomic_fetch_add(&sv->far->budget.n_waiting, 1);
+		if (a->io.slot)
+			atomic_fetch_add(&sv->far->budget.n_waiting, 1);
 	} else if (sv->lane) {
 		serve_wire(sv, a);
 	} else {
@@ -250,29 +251,38 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 	return r;
 }
 
-void fp_serve_starved(struct fp_server *sv)
+/* Serves or loses an arrival that waits no more. It has a token, or overdraws. */
+static void end_starving(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
-	struct fp_arrival *a;
+	bool counted = a->io.slot != 0;
 
-	while ((a = sv->starved_head)) {
-		bool has_room = take_room(sv, 1) > 0;
-
-		a->io.status = has_room ? 0 : fate_of_starved(sv->far, a);
-		if (a->io.status == WAITS)
-			return;
-		sv->starved_head = a->next;
-		a->next = NULL;
-		atomic_fetch_sub(&sv->far->budget.n_waiting, 1);
-		if (a->io.status < 0) {
-			lose(sv, a, false);
-			continue;
-		}
-		if (!has_room)
+	if (a->io.status < 0) {
+		lose(sv, a, false);
+	} else {
+		if (!has_token)
 			fp_budget_overdraw(&sv->far->budget, 1);
 		if (sv->lane)
 			dispatch(sv, sv->lane, &a, 1);
 		else
 			copy_mapped(sv, a);
+	}
+	if (counted) /* only now, so that a fork sees the page here or in the store */
+		atomic_fetch_sub(&sv->far->budget.n_waiting, 1);
+}
+
+void fp_serve_starved(struct fp_server *sv)
+{
+	struct fp_arrival *a;
+
+	while ((a = sv->starved_head)) {
+		bool has_token = take_room(sv, 1) > 0;
+
+		a->io.status = has_token ? 0 : fate_of_starved(sv->far, a);
+		if (a->io.status == WAITS)
+			return;
+		sv->starved_head = a->next;
+		a->next = NULL;
+		end_starving(sv, a, has_token);
 	}
 	sv->starved_tail = &sv->starved_head;
 }

@@ -20,7 +20,7 @@ struct fp_budget {
 	_Atomic uint64_t pinned;      /* pages that calls have pinned; some may count twice */
 	_Atomic uint64_t excess;      /* pages granted beyond the limit, as all resident ones are pinned */
 	_Atomic uint32_t need;        /* pages that the threads need at once; 0 if the budget is enough */
-	_Atomic uint32_t n_waiting;   /* faults that wait for a token */
+	_Atomic uint32_t n_waiting;   /* faults on pages with a slot that wait for a token */
 	_Atomic bool starved;         /* a thread sleeps until tokens come back */
 	_Atomic bool kicked;          /* the reclaim thread was woken, and has not looked yet */
 	int starved_fd;               /* eventfd: signalled when tokens come back */
