@@ -1,4 +1,4 @@
-/* Affinity: a thread is held on its CPU while it makes most of the faults, and no longer. */
+/* Affinity: threads are held on one CPU while they make most of the faults, and no longer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,8 @@
 #include "cleanup.h"
 
 #define SKIP   77
-#define WINDOW 64u /* number of faults between two decisions */
+#define WINDOW 64u   /* number of faults between two decisions */
+#define TRIES  1000u /* a trial takes 13 windows, but a busy machine makes it begin anew */
 
 /*
  * A thread of the program that waits as in a fault. The test's own thread acts as the fault thread.
@@ -30,7 +31,7 @@ struct blocked {
 
 struct scene {
 	struct fp_affinity affinity;
-	struct blocked threads[2];
+	struct blocked threads[4];
 	cpu_set_t all;
 };
 
@@ -116,14 +117,71 @@ static void test_majority_is_held(void **state)
 	assert_int_equal(CPU_COUNT(&set), 1); /* the fault thread has moved to the same CPU */
 }
 
-static void test_equals_are_not_held(void **state)
+/* A window in which n threads fault in turn. The window takes longer while the first is not
+ * held. */
+static void faults_in_turn(struct scene *s, unsigned n)
+{
+	if (cpus_of(s, 0) > 1)
+		usleep(2000);
+	for (unsigned i = 0; i < WINDOW; i++)
+		faults(s, i % n, 1);
+}
+
+static void test_many_are_not_held(void **state)
 {
 	struct scene *s = *state;
 
-	for (unsigned i = 0; i < 4 * WINDOW; i++)
-		faults(s, i % 2, 1);
+	for (unsigned i = 0; i < 32; i++) {
+		faults_in_turn(s, 4);
+		assert_int_equal(atomic_load(&s->affinity.n_held), 0);
+	}
+}
+
+static void test_few_are_held_if_that_is_faster(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned n = 2; n <= FP_HOLD_MAX; n++) {
+		for (unsigned i = 0; i < TRIES && atomic_load(&s->affinity.n_held) != n; i++)
+			faults_in_turn(s, n);
+		for (unsigned i = 0; i < FP_ARRAY_LEN(s->threads); i++)
+			assert_int_equal(cpus_of(s, i), i < n ? 1 : CPU_COUNT(&s->all));
+		fp_affinity_release(&s->affinity, true);
+		for (unsigned i = 0; i < n; i++)
+			assert_int_equal(cpus_of(s, i), CPU_COUNT(&s->all));
+		faults_in_turn(s, n);
+		assert_int_equal(atomic_load(&s->affinity.n_held), n);
+	}
+}
+
+/* The program permits the two threads different CPUs. */
+static void test_unequals_are_not_held_together(void **state)
+{
+	struct scene *s = *state;
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+		if (CPU_ISSET(cpu, &s->all))
+			CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity((pid_t)atomic_load(&s->threads[1].tid), sizeof(one), &one), 0);
+	for (unsigned i = 0; i < 32; i++) {
+		faults_in_turn(s, 2);
+		assert_int_equal(atomic_load(&s->affinity.n_held), 0);
+	}
+}
+
+static void test_one_of_the_held_ended(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < 4; i++)
+		faults_in_turn(s, 2);
+	unblock(&s->threads[1]);
+	for (unsigned i = 0; i < 12; i++)
+		faults_in_turn(s, 2);
+	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
 	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
-	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
 }
 
 static void test_hold_moves_on(void **state)
@@ -175,7 +233,7 @@ static void test_release_is_for_the_held_thread(void **state)
 	assert_int_equal(cpus_of(s, 0), 1);
 	s->threads[0].release = &s->affinity;
 	unblock(&s->threads[0]);
-	assert_int_equal(atomic_load(&s->affinity.held), 0);
+	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
 	faults(s, 1, WINDOW);
 	assert_int_equal(cpus_of(s, 1), 1);
 	fp_affinity_release(&s->affinity, true); /* called before the program asks for its CPUs */
@@ -210,7 +268,53 @@ static void test_a_thread_that_ended(void **state)
 
 	unblock(&s->threads[0]);
 	faults(s, 0, WINDOW);
-	assert_int_equal(atomic_load(&s->affinity.held), 0);
+	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
+}
+
+/* 256 pages are evicted in batches. That takes longer while the test's own thread is not bound. */
+static void evict_window(struct scene *s, int cpu)
+{
+	cpu_set_t set;
+
+	sched_getaffinity(0, sizeof(set), &set);
+	if (CPU_COUNT(&set) > 1)
+		usleep(2000);
+	for (unsigned i = 0; i < 4; i++)
+		fp_affinity_evicted(&s->affinity, cpu, 64);
+}
+
+static bool is_on(int cpu)
+{
+	cpu_set_t set;
+
+	sched_getaffinity(0, sizeof(set), &set);
+	return CPU_COUNT(&set) == 1 && CPU_ISSET(cpu, &set);
+}
+
+static void test_the_reclaim_thread_follows(void **state)
+{
+	struct scene *s = *state;
+	cpu_set_t set;
+	int cpu = 0;
+
+	for (unsigned i = 0; i < 16; i++)
+		evict_window(s, -1); /* the CPU is not known */
+	while (!CPU_ISSET(cpu, &s->all))
+		cpu++;
+	for (unsigned i = 0; i < TRIES && !is_on(cpu); i++)
+		evict_window(s, cpu);
+	assert_true(is_on(cpu));
+	while (!CPU_ISSET(++cpu, &s->all))
+		;
+	fp_affinity_evicted(&s->affinity, cpu, 1);
+	assert_true(is_on(cpu)); /* the program has moved */
+	for (unsigned i = 0; i < 2; i++) {
+		usleep(100000);
+		for (unsigned n = 0; n < 4; n++)
+			fp_affinity_evicted(&s->affinity, cpu, 64);
+	}
+	sched_getaffinity(0, sizeof(set), &set);
+	assert_true(CPU_EQUAL(&set, &s->all)); /* evictions have become seldom */
 }
 
 static void test_off(void **state)
@@ -220,6 +324,9 @@ static void test_off(void **state)
 	fp_affinity_init(&s->affinity, false);
 	faults(s, 0, 4 * WINDOW);
 	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	for (unsigned i = 0; i < 16; i++)
+		evict_window(s, 0);
+	assert_false(is_on(0));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -228,13 +335,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(test_majority_is_held),
-	    TEST(test_equals_are_not_held),
+	    TEST(test_many_are_not_held),
+	    TEST(test_few_are_held_if_that_is_faster),
+	    TEST(test_unequals_are_not_held_together),
+	    TEST(test_one_of_the_held_ended),
 	    TEST(test_hold_moves_on),
 	    TEST(test_who_faults_no_longer_is_let_go),
 	    TEST(test_own_choice_stays),
 	    TEST(test_release_is_for_the_held_thread),
 	    TEST(test_a_thread_that_ended),
 	    TEST(test_a_thread_with_one_cpu),
+	    TEST(test_the_reclaim_thread_follows),
 	    TEST(test_off),
 	};
 	cpu_set_t set;

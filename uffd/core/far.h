@@ -60,6 +60,7 @@ struct fp_far {
 	/* the pinned ranges; nearly always none, if the kernel can fault on far memory */
 	struct fp_pin_table pins;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
+	_Atomic int fault_cpu;                    /* where the last fault was served inline */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that is to leave found no slot on the nodes that are up */

@@ -103,12 +103,15 @@ static bool wants_room(const struct fp_reclaim *rc)
 /* Evicts while there is too little room. False if tokens are wanted and no eviction could begin. */
 static bool run_evictions(struct fp_reclaim *rc)
 {
-	bool began = false;
+	unsigned n, sum = 0;
 
 	while (wants_room(rc)) {
-		if (fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->budget)) == 0)
-			return began || fp_evictor_busy(rc->evictor);
-		began = true;
+		n = fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->budget));
+		if (n == 0)
+			return sum || fp_evictor_busy(rc->evictor);
+		sum += n;
+		if (rc->reads)
+			fp_affinity_evicted(rc->affinity, atomic_load(&rc->far->fault_cpu), n);
 	}
 	return true;
 }

@@ -228,6 +228,15 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }
 
+/* Does not write a line that all threads share, unless a thread has moved. */
+static void note_cpu(struct fp_far *far)
+{
+	int cpu = sched_getcpu();
+
+	if (cpu != atomic_load_explicit(&far->fault_cpu, memory_order_relaxed))
+		atomic_store_explicit(&far->fault_cpu, cpu, memory_order_relaxed);
+}
+
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
 	struct inline_server *p;
@@ -237,6 +246,7 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
+	note_cpu(in->far);
 	fp_serve(&p->server, fault, fp_clock_ns());
 	finish(p, fp_far_page(in->far, fault->addr));
 	give_back(p);

@@ -1,0 +1,68 @@
+/* See holdtrial.h. */
+#include "holdtrial.h"
+
+#include "cleanup.h"
+
+#define MEASURED  4u    /* windows that are measured each way */
+#define KEEP_MIN  128u  /* windows between two trials */
+#define KEEP_MAX  4096u /* as long as the result stays the same */
+#define GAIN_PART 5u    /* threads are held only if that saves more than a fifth of the time */
+
+static void go_to(struct fp_hold_trial *trial, enum fp_hold_phase phase)
+{
+	trial->phase = phase;
+	trial->n = 0;
+}
+
+static void measure(struct fp_hold_trial *trial, uint64_t ns)
+{
+	uint64_t *least_ns = &trial->least_ns[trial->held];
+
+	*least_ns = trial->n == 1 ? ns : FP_MIN(*least_ns, ns);
+}
+
+/* The present way is the other one than before the trial. Keeps it only if it is better. */
+static void decide(struct fp_hold_trial *trial)
+{
+	uint64_t free_ns = trial->least_ns[0];
+	bool hold = trial->least_ns[1] < free_ns - free_ns / GAIN_PART;
+	bool same = hold != trial->held;
+
+	trial->held = hold;
+	trial->keep = same && trial->keep ? FP_MIN(2 * trial->keep, KEEP_MAX) : KEEP_MIN;
+	go_to(trial, FP_HOLD_KEEP);
+}
+
+bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slow_ns)
+{
+	bool slow = ns > slow_ns;
+
+	if (slow && trial->was_slow)
+		*trial = (struct fp_hold_trial){.was_slow = true};
+	trial->was_slow = slow;
+	if (slow)
+		return trial->held;
+	trial->n++;
+	switch (trial->phase) {
+	case FP_HOLD_MEASURE:
+		measure(trial, ns);
+		if (trial->n == MEASURED) {
+			trial->held = !trial->held;
+			go_to(trial, FP_HOLD_SETTLE);
+		}
+		break;
+	case FP_HOLD_SETTLE: /* this window began before the threads had moved */
+		go_to(trial, FP_HOLD_COMPARE);
+		break;
+	case FP_HOLD_COMPARE:
+		measure(trial, ns);
+		if (trial->n == MEASURED)
+			decide(trial);
+		break;
+	case FP_HOLD_KEEP:
+		if (trial->n == trial->keep)
+			go_to(trial, FP_HOLD_MEASURE);
+		break;
+	}
+	return trial->held;
+}
