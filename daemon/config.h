@@ -66,9 +66,9 @@ struct fp_config {
 };
 
 /*
- * Reads and checks the file at path. 0 and *ret_config; release it with fp_config_free. Else a
- * negative errno like that of fp_conf_read, or -EINVAL if a check fails. Then error->text has the
- * mistake and the remedy.
+ * Reads and checks the file at path. Returns 0 and sets *ret_config, which the caller releases with
+ * fp_config_free. Otherwise returns an errno of fp_conf_read, or -EINVAL if a check fails. Each
+ * time, error->text says what is wrong and how to mend it.
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 
@@ -85,7 +85,8 @@ void fp_config_free(struct fp_config *config);
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 
-/* Checks the rules that the table of keys cannot express. 0, or -EINVAL and error->text. */
+/* Checks the rules that the table of keys cannot express. Returns 0, or -EINVAL with
+ * error->text. */
 int fp_config_check(const struct fp_config *config, struct fp_conf_error *error);
 
 /* How much memory all leases of a client may have together, or FP_QUOTA_NONE. */

@@ -23,7 +23,7 @@
 #define OWN_BYTES  (16ull << 20)
 #define OWN_DIVIDE 256
 
-#define NO_LIMIT (1ull << 62) /* v1 writes a little less than INT64_MAX if there is no limit */
+#define NO_LIMIT (1ull << 62) /* without a limit, cgroup v1 says a little less than INT64_MAX */
 
 /* Differences between cgroup versions. The statistics include child groups. */
 struct version {

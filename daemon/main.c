@@ -207,8 +207,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 }
 
 /*
- * Lets a private node end with its parent. False: the parent ended before prctl could ask for the
- * signal, so the pipe that waits for our addresses has no reader.
+ * Makes this node, which is private, end together with its parent. Returns false if the parent has
+ * ended already, before prctl asked for the signal. Then nobody reads the pipe ready_fd any more.
  */
 static bool follow_parent(int ready_fd)
 {

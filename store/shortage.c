@@ -24,7 +24,8 @@ static const char *reason_of(const struct fp_store *store, const struct fp_short
 	return fp_session_explain(error, refusal, store->rdma, buf, len);
 }
 
-/* Ports of one node share its limits: the first that refused speaks for all. */
+/* True if no line about this port is needed. All ports of a node have the same limits, so the first
+ * port that refused gets the only line. */
 static bool is_told(const struct fp_store *store, const struct fp_shortage *shortage, unsigned node)
 {
 	for (unsigned i = 0; i < node; i++)

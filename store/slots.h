@@ -100,9 +100,10 @@ bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
 void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 
 /*
- * held: the slots of the word that other processes hold. All other slots of the word cease to be
- * shared, and those in limbo become free. Returns how many become free. Only one thread at a time
- * may share or settle. Meanwhile others may take slots, give them back and let go of them.
+ * Looks at the 64 slots of one word. The parameter held has a bit for each slot that another
+ * process still needs. All other slots cease to be shared, and those of them in limbo become free.
+ * Returns how many become free. Only one thread at a time may share or settle. Meanwhile other
+ * threads may take slots, give them back and let go of them.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 

@@ -190,9 +190,9 @@ int fp_store_extend(struct fp_store *store);
 bool fp_store_lacks_sessions(const struct fp_store *store);
 
 /*
- * Waits at most wait_ns while fp_store_lacks_sessions is true. True: fp_store_reserve and
- * fp_store_extend would still wait for a session. All callers share one deadline. Once it is over,
- * the answer is false until some node has adopted.
+ * While fp_store_lacks_sessions is true, waits for a session, but at most wait_ns. Returns true if
+ * there is still none, and another wait may help. All callers share one deadline. After it, this
+ * function returns false at once, until an adoption at some node succeeds.
  */
 bool fp_store_adopts(struct fp_store *store, uint64_t wait_ns);
 /* Ends the reservation of n_pages. Leases stay for the next one. Any thread, lock-free. */

@@ -31,8 +31,9 @@ int fp_histset_add_file(struct fp_histset *set, const char *path);
  * errno. */
 int fp_histset_open_program(struct fp_histset *set, pid_t pid);
 
-/* Opens the earlier copy, after the pages. 0 or a negative errno: -EINVAL also if it is a copy of
- * another program, or counts more than the pages in any phase or kind. */
+/* Opens the earlier copy. Call it when all statistics pages are open. Returns 0 or a negative
+ * errno: -EINVAL also if the copy is of another program, or if any of its counts is greater than
+ * today's. */
 int fp_histset_open_since(struct fp_histset *set, const char *path);
 
 /* Reads all pages again, but not the earlier copy. 0 or a negative errno. */

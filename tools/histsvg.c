@@ -145,7 +145,7 @@ static void draw_curve(const struct fp_hist *h, const struct axis *axis, FILE *o
 
 		fprintf(out, "%.1f,%.1f ", x_of(nines), y_of(axis, value_at(h, nines)));
 	}
-	if (last_nines(h) < NINES) /* the last quantile is that of the value before the longest */
+	if (last_nines(h) < NINES) /* the curve ends at the greatest value */
 		fprintf(out, "%.1f,%.1f ", x_of(last_nines(h)), y_of(axis, (double)fp_hist_max(h)));
 	fputs("\"/>\n", out);
 }

@@ -102,9 +102,10 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 
 /*
- * Notices devices that have gone from this machine, and closes each after its last domain. The
- * kernel's removal of the device waits for that close. Connecting and listening do this too, so
- * call it now and then if you do neither. Any thread; a few system calls, no allocation.
+ * Notices devices that are gone from this machine. Closes each of them once its last domain is
+ * closed, because the kernel's removal of the device waits for this. Connecting and listening run
+ * this check, too. If you do neither, call it from time to time. Any thread; a few system calls, no
+ * allocation.
  */
 void fp_verbs_devices_check(void);
 

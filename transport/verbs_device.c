@@ -3,11 +3,12 @@
  * verbs_internal.h.
  *
  * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it.
- * librdmacm never closes a device that it opened. So we must notice that a device goes, and close
- * it as soon as nothing of ours is on it. We learn of it in two ways:
+ * librdmacm never closes a device that it opened. So we must notice that a device is being removed.
+ * We close it once none of our objects uses it. We notice a removal in two ways:
  *
- *   rdma_cm tells each id bound to the device    fp_verbs_device_gone: connections, listeners
- *   the kernel no longer lists the device        fp_verbs_devices_check, now and then
+ *   - rdma_cm sends an event to each connection and listener that is bound to the device. Then the
+ *     receiver of the event calls fp_verbs_device_gone.
+ *   - The kernel no longer lists the device: fp_verbs_devices_check looks from time to time.
  *
  * The first way is not enough. A connection gets no more events once its peer has ended. And two
  * things are bound to no device: a listener on all addresses, and a queue pair connected without

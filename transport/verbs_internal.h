@@ -31,7 +31,8 @@ struct fp_verbs_device {
 	struct fp_verbs_device *next;
 	struct ibv_context *context;
 	struct fp_verbs_limits limits;
-	/* READs that a queue pair may have outstanding, and READs that it can answer at once. */
+	/* how many READs of its own a queue pair may have outstanding, and how many of its
+	 * peer's */
 	unsigned n_asks, n_answers;
 	unsigned n_domains; /* domains on this device; protected by devices_lock */
 	_Atomic bool dead;

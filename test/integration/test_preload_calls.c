@@ -238,8 +238,8 @@ static void long_datagram(void **state)
 }
 
 /*
- * More vectors, and messages of vectors, than can be pinned at once: pins take at most a quarter of
- * the budget.
+ * Calls with more buffers (iovec, mmsghdr) than can be pinned at once: pins take at most a quarter
+ * of the budget.
  */
 static void many_vectors(void **state)
 {

@@ -183,9 +183,10 @@ static void what_is_locked_unseen_moves(void **state)
 	const size_t len = BIG / 4;
 	char *p = map_filled(len, 16), *q;
 
+	/* in fault mode inline the kernel's mlock can't bring pages in, so the program touches
+	 * them */
 	for (unsigned i = 1; i < 4; i++)
-		((volatile char *)p)[i * PAGE] =
-		    ((volatile char *)p)[i * PAGE]; /* inline: mlock in the kernel can't bring the pages in */
+		((volatile char *)p)[i * PAGE] = ((volatile char *)p)[i * PAGE];
 	(void)bare(SYS_mlock, p + PAGE, 3 * PAGE, 0, 0, 0, 0);
 	q = mmap(NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(q, MAP_FAILED);

@@ -4,8 +4,9 @@
  * threads may call it. A test that has threads may change the nodes' behaviour only by the
  * functions below.
  *
- * All processes of a test see the same nodes, so a forked child talks to its parent's nodes. A
- * connection ends for a node when its last copy is closed, however the processes ended (fake_reap).
+ * All processes of a test see the same nodes, so a forked child talks to its parent's nodes. After
+ * a fork, parent and child each have a copy of a connection. A node sees the connection's end when
+ * the last copy is closed, or its process has ended (fake_reap).
  *
  * It is strict on purpose. Bytes move when an io completes, not when it is submitted. A failed io
  * overwrites the bytes that the contract leaves undefined, as late as the contract allows. An

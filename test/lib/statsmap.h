@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "statspage.h"
 
-/* Maps the page. NULL: there is no page. The mapping is never removed. */
+/* Maps this process's statistics page. NULL: there is none. The mapping is never removed. */
 static inline const struct fp_statspage *fp_statsmap_own(void)
 {
 	char path[PATH_MAX];

@@ -178,7 +178,7 @@ static void test_kernel_needs_pins(void **state)
 	far_rig_close();
 	assert_int_equal(fp_call_raw_syscall(SYS_write, fd, FAR(0), 8l), -1);
 	assert_int_equal(errno, EFAULT);
-	far_rig_use_agent(false); /* then the wrapper is the C library's function */
+	far_rig_use_agent(false); /* then the wrapper only calls the C library's function */
 	assert_int_equal(write(fd, FAR(0), 8), -1);
 	assert_int_equal(errno, EFAULT);
 	far_rig_use_agent(true);

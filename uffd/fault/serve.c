@@ -21,11 +21,12 @@
 #include "layout.h"
 #include "lockedmem.h"
 
+/* Of the copies from mapped memory, one in TIMED_COPIES is timed: to time all costs 2 to 3 %. */
+#define TIMED_COPIES  8u
 #define FORK_OVERDRAW 1024u /* pages */
 #define ALONG_MAX     7u    /* at most so many pages are read ahead in the request of a fault */
-#define AHEAD_BATCH   8u    /* how many pages read ahead are installed between two looks for faults */
+#define AHEAD_BATCH   8u    /* read-ahead pages that are installed between two looks for faults */
 #define WAITS         1
-#define TIMED_COPIES  8u /* one copy from mapped memory in so many is timed: timing all costs 2 to 3 % */
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
                           uint64_t now);
@@ -444,8 +445,8 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 }
 
 /*
- * Sends several fetches together; each fetch ends on its own. Faults go on one lane, and pages read
- * ahead on another, with links of its own. So a page that a thread waits for does not queue behind
+ * Sends several fetches together; each fetch ends on its own. Pages that are read ahead use a lane
+ * of their own, with links of its own. So a page that a thread waits for does not queue behind
  * pages that no thread asked for.
  */
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a)

@@ -236,8 +236,8 @@ void fp_space_unback(struct fp_space *space, uint64_t n)
 }
 
 /*
- * An earlier mapping may have left pages kernel-filled in the place of this piece. Makes them pages
- * of the piece.
+ * Finds kernel-filled pages that an earlier mapping left at the addresses of this piece, and makes
+ * them pages of the piece.
  */
 static int resume_filled(struct fp_space *space, const struct fp_piece *piece)
 {
@@ -507,7 +507,8 @@ static void reopen(struct fp_space *space, uint32_t start, uint32_t end)
 	(void)fp_layout_remove(&space->layout, start, end, &none);
 }
 
-/* Shrinks the range to n pages. In the layout, the parts cut off become foreign pieces. */
+/* Shrinks the range to n pages. The layout then marks the rest of the range as foreign: not
+ * ours. */
 static int shrink(struct fp_space *space, uint64_t n)
 {
 	uint32_t from = FP_MAX(space->far->first, FP_FAR_OWN_PAGES), last = space->far->last, start, end;

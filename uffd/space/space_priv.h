@@ -103,7 +103,7 @@ void fp_space_publish(struct fp_space *space);
 
 /* ---- space_pages.c ---- */
 
-/* Waits until nobody owns the page and takes it (CLAIMED); returns its old word. */
+/* Waits until nobody owns the page. Then takes it (CLAIMED) and returns its old word. */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page);
 /* Ends the claim and sets the word of a settled state. */
 void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
