@@ -162,7 +162,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (adopts)
 		r = fp_adoption_adopt(store, node, session);
-	if (r == 0) /* the last session has ended: from now on only the new one can be resumed */
+	if (r == 0) /* the new session replaces the old one: from now on only the new one can be resumed */
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store) {
 		/* before any other call: until then the node accepts the old identity, too */

@@ -190,9 +190,9 @@ int fp_store_extend(struct fp_store *store);
 bool fp_store_lacks_sessions(const struct fp_store *store);
 
 /*
- * While fp_store_lacks_sessions is true, waits for a session, but at most wait_ns. Returns true if
- * there is still none, and another wait may help. All callers share one deadline. After it, this
- * function returns false at once, until an adoption at some node succeeds.
+ * While fp_store_lacks_sessions is true, waits for a session, but at most wait_ns. Returns true
+ * only if there is still none and another wait may help. All callers share one deadline. After it,
+ * this function returns false at once, until an adoption at some node succeeds.
  */
 bool fp_store_adopts(struct fp_store *store, uint64_t wait_ns);
 /* Ends the reservation of n_pages. Leases stay for the next one. Any thread, lock-free. */
@@ -282,7 +282,7 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
- * Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
+ * Marks the descriptors by which our parent knows that we still read its slots (fp_fd_make_vital).
  * If one were closed, the parent would believe that we have ended, and would free slots that we
  * still read.
  */

@@ -1,7 +1,8 @@
 /*
  * Why a node refused something: which limit was met, how large it is and how much of it is in use.
- * The node counts and logs it, and its client tells the user. Both use the words of this file, so
- * that a user and an operator can talk about it. Room: transport; the daemon uses it too. Pure.
+ * The node counts and logs each refusal, and the client tells its user of it. Both use the words of
+ * this file, so that user and operator speak of a refusal in the same words. Room: transport; the
+ * daemon uses it, too. Pure.
  */
 #ifndef FP_REFUSAL_H
 #define FP_REFUSAL_H

@@ -84,8 +84,8 @@ bool fake_failed(void);
 enum fake_break {
 	FAKE_CUT, /* their calls fail, their ios end with -ECONNRESET */
 	/*
-	 * Like a pulled cable: there are no answers, not even to a session that is resumed by
-	 * another way. Ios end by their deadline; calls time out at once.
+	 * Like a pulled cable: nothing is answered, not even when a session is resumed over another
+	 * transport. Each io fails when its deadline passes; calls time out at once.
 	 */
 	FAKE_FREEZE,
 };

@@ -26,7 +26,7 @@ static void characters_are_taken_one_by_one(void **state)
 	assert_characters("aé€😀z", L"aé€😀z");
 }
 
-/* None of these bytes hides the character behind it. */
+/* Each of these bytes is no character. The character that follows it is found all the same. */
 static void what_is_no_character_is_told(void **state)
 {
 	static const wchar_t wrong[] = {FP_CHARACTER_WRONG, 'z', 0};

@@ -174,8 +174,8 @@ bool fp_agent_signal(const siginfo_t *info, const void *context);
 
 /*
  * fp_agent_pin_depth returns how many pins the calling thread has. A child of vfork may be killed
- * while it has pins. The parent then calls fp_agent_pin_vforked with the number from before the
- * vfork, which removes all pins beyond that number.
+ * while it has pins. The parent then calls fp_agent_pin_vforked with the number of pins from before
+ * the vfork. That call removes all pins beyond this number.
  */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);

@@ -206,10 +206,10 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 
 /*
  * Lets the kernel fill these pages. The kernel still reports a bare call that ends their mapping.
- * At its limit of mappings, the kernel may stop half-way: some pages are unregistered then, and
- * perhaps filled. Even so the whole run counts as kernel-filled, and as much of it as possible is
- * registered again. A fault on a registered page finds it absent although its word says RESIDENT,
- * and then fills it.
+ * At its limit of mappings, the kernel may stop half-way: by then it has unregistered some pages,
+ * and may have filled them. Then this function registers as many pages of the run again as it can,
+ * but counts the whole run as kernel-filled. A page that is registered again may be absent although
+ * its word says RESIDENT: the agent fills it at its next fault.
  */
 static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
