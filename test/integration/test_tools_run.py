@@ -22,12 +22,13 @@ ECHO = ("/usr/bin/python3", "-c", "import sys; sys.stdout.buffer.write(sys.stdin
 CLOSE_RANGE = 436  # on every processor
 CATCH = """
 import os, signal, sys
-def caught(signo, frame):  # may interrupt a print, which does not nest
+wanted = {signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+os.write(1, b"ready\\n")
+while True:
+    signo = signal.sigwait(wanted)  # a handler of python's would wait for the next signal if it came before a pause
     os.write(1, signal.Signals(signo).name.encode() + b"\\n")
     if signo == signal.SIGTERM: sys.exit(3)
-for s in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(s, caught)
-os.write(1, b"ready\\n")
-while True: signal.pause()
 """
 
 

@@ -32,7 +32,10 @@ if child: os.wait()
 STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
 DEAD = 4194304  # above every pid_max
 TRAP = f"""
+exec 3<{farapp.build}
 mount -t tmpfs -o mode=1777 tmpfs /tmp
+mkdir -p {farapp.build} && mount --bind /proc/self/fd/3 {farapp.build}
+exec 3<&-
 setpriv --reuid={OTHER} --regid={OTHER} --clear-groups sh -c '
 	mkdir /tmp/farpage-{VICTIM} && chmod 755 /tmp/farpage-{VICTIM} && ln -s "$1" /tmp/farpage-{VICTIM}/run-1' sh "$1"
 shift

@@ -14,6 +14,7 @@ mkdir "$top/upper" "$top/work" "$top/root"
 DESTDIR=$top/upper meson install -C "$build" --no-rebuild --quiet >/dev/null
 mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" overlay "$top/root"
 cd "$top/root"
+mount -t tmpfs -o mode=1777 tmp tmp
 for folder in "$sources" "$build"; do
 	mkdir -p ".$folder"
 	mount -o bind,ro "$folder" ".$folder"
@@ -37,7 +38,6 @@ ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 mount -t tmpfs -o mode=1777 shm dev/shm
 mount -t tmpfs -o mode=755 run run
-mount -t tmpfs -o mode=1777 tmp tmp
 mkdir -p run/systemd/system
 cat >run/systemd/system/host.target <<-UNIT
 	[Unit]
