@@ -93,23 +93,26 @@ static bool is_session(int fd)
 }
 
 /*
- * Duplicates the node's descriptors into this process, one after the other, and shuts down those of
- * sessions.
+ * Duplicates the node's descriptors of sessions into this process, and shuts them down. First finds
+ * them all: meanwhile the agent could open a new session, which must not be ended, too.
  */
 static unsigned shut_down_at_node(pid_t node)
 {
-	int pidfd = (int)syscall(SYS_pidfd_open, node, 0);
-	unsigned n = 0;
+	int pidfd = (int)syscall(SYS_pidfd_open, node, 0), found[MAX_FDS];
+	unsigned n_found = 0, n = 0;
 
 	trial_check(pidfd >= 0, "pidfd_open");
 	for (int i = 0; i < MAX_FDS; i++) {
 		int fd = (int)syscall(SYS_pidfd_getfd, pidfd, i, 0);
 
-		if (fd < 0)
-			continue;
-		if (is_session(fd) && shutdown(fd, SHUT_RDWR) == 0)
-			n++;
-		close(fd);
+		if (fd >= 0 && is_session(fd))
+			found[n_found++] = fd;
+		else if (fd >= 0)
+			close(fd);
+	}
+	for (unsigned i = 0; i < n_found; i++) {
+		n += shutdown(found[i], SHUT_RDWR) == 0;
+		close(found[i]);
 	}
 	close(pidfd);
 	return n;
@@ -135,13 +138,16 @@ static bool end_own(struct scene *s, int fd)
  */
 static unsigned end_session(struct scene *s)
 {
-	unsigned n = 0;
+	unsigned n_found = 0, n = 0;
+	int found[MAX_FDS];
 
 	if (s->end == NODES_SHUTDOWN)
 		return shut_down_at_node(s->daemon.pid);
 	for (int fd = 3; fd < MAX_FDS; fd++)
-		if (is_session(fd) && end_own(s, fd))
-			n++;
+		if (is_session(fd))
+			found[n_found++] = fd;
+	for (unsigned i = 0; i < n_found; i++)
+		n += end_own(s, found[i]);
 	return n;
 }
 
