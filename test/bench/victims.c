@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "levels.h"
+#include "evict_queue.h"
 #include "reftrace.h"
 
 enum where { NEVER_SEEN, AWAY, LOCAL, STAGED };
@@ -306,26 +306,28 @@ static void second_chance(struct replay *r)
 	free(stage.pages);
 }
 
-/* The candidate. */
+/* The pager's own. */
 static void levels(struct replay *r)
 {
-	static struct level_queue queue;
+	static struct fp_evict_queue queue;
 	uint32_t *next = get(r->trace->n_pages, 4), *past = get(r->trace->n_pages, 4);
 
-	level_queue_init(&queue, next, r->budget);
+	fp_evict_queue_init(&queue, next);
+	fp_evict_queue_set_budget(&queue, r->budget);
 	for (size_t i = 0; i < r->trace->n; i++) {
 		uint32_t page = r->trace->refs[i];
-		struct level_entry out;
+		struct fp_evict_entry out;
 
 		if (r->where[page] == LOCAL)
 			continue;
-		if (r->n_local == r->budget && level_queue_pop(&queue, &out, 1) == 1) {
+		if (r->n_local == r->budget && fp_evict_queue_pop(&queue, &out, 1) == 1) {
 			past[out.page] = out.past;
 			leave(r, out.page);
 		}
 		arrive(r, page);
-		level_queue_push(&queue, page, past[page]);
+		fp_evict_queue_push(&queue, page, past[page]);
 	}
+	fp_evict_queue_done(&queue);
 	free(next);
 	free(past);
 }

@@ -368,7 +368,7 @@ static void evictor_step(const struct world *from)
 
 	switch (w.evictor) {
 	case IDLE:
-		s = fp_pager_step(w.word, FP_EV_EVICT);
+		s = fp_pager_step_evict(w.word, 0);
 		w.word = s.word;
 		w.evictor = s.action == FP_ACT_DROP      ? DO_DROP
 		            : s.action == FP_ACT_CAPTURE ? DO_CAPTURE
@@ -565,8 +565,35 @@ static void test_queue_entry(void **state)
 	assert_true(fp_pager_step(FP_PAGE_LEAVING | FP_PAGE_DIRTY, FP_EV_REFUSED).enqueue);
 	assert_true(fp_pager_step_release(FP_PAGE_CLAIMED, FP_PAGE_RESIDENT | FP_PAGE_DIRTY).enqueue);
 	assert_false(fp_pager_step_release(FP_PAGE_CLAIMED | FP_PAGE_QUEUED, FP_PAGE_RESIDENT).enqueue);
-	assert_int_equal(fp_pager_step(FP_PAGE_REMOTE | FP_PAGE_QUEUED, FP_EV_UNQUEUE).word, FP_PAGE_REMOTE);
-	assert_int_equal(fp_pager_step(FP_PAGE_ARRIVING | FP_PAGE_QUEUED, FP_EV_UNQUEUE).action, FP_ACT_BUSY);
+	assert_int_equal(fp_pager_step_evict(FP_PAGE_REMOTE | FP_PAGE_QUEUED, 5).word, FP_PAGE_REMOTE);
+}
+
+/* The past of a page stays with it while it is away, and goes to the queue once. */
+static void test_past(void **state)
+{
+	const uint32_t past = (1u << FP_EVICT_PAST_BITS) - 2;
+	const uint64_t clean = fp_page_with_slot(FP_PAGE_RESIDENT | FP_PAGE_QUEUED, 9);
+	uint64_t leaving = fp_pager_step_evict(clean, past).word, arriving;
+	struct fp_page_step s = fp_pager_step(leaving, FP_EV_DROPPED);
+
+	(void)state;
+	assert_int_equal(fp_page_state(s.word), FP_PAGE_REMOTE);
+	arriving = fp_pager_step(s.word, FP_EV_FAULT_READ).word;
+	s = fp_pager_step(arriving, FP_EV_NOT_INSTALLED);
+	assert_int_equal(fp_pager_step(s.word, FP_EV_FAULT_READ).word, arriving);
+	s = fp_pager_step(arriving, FP_EV_INSTALLED);
+	assert_true(s.enqueue && s.past == past && s.word == clean);
+
+	s = fp_pager_step_evict(clean | FP_PAGE_DIRTY, past);
+	s = fp_pager_step_written(s.word | FP_PAGE_WAIT, 11); /* fetched from the stage: it did leave */
+	s = fp_pager_step(s.word, FP_EV_INSTALLED);
+	assert_true(s.enqueue && s.past == past && fp_page_slot(s.word) == 11);
+
+	s = fp_pager_step(leaving, FP_EV_REFUSED);
+	assert_true(s.enqueue && s.past == 0 && s.word == clean);
+	s = fp_pager_step(leaving | FP_PAGE_DIRTY, FP_EV_NOT_WRITTEN);
+	s = fp_pager_step(s.word, FP_EV_INSTALLED_RW);
+	assert_true(s.enqueue && s.past == 0 && s.word == (clean | FP_PAGE_DIRTY));
 }
 
 static void test_write_prediction(void **state)
@@ -610,9 +637,8 @@ static void test_adoption(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_adoption),
-	    cmocka_unit_test(test_every_interleaving),
-	    cmocka_unit_test(test_queue_entry),
+	    cmocka_unit_test(test_adoption),         cmocka_unit_test(test_every_interleaving),
+	    cmocka_unit_test(test_queue_entry),      cmocka_unit_test(test_past),
 	    cmocka_unit_test(test_write_prediction),
 	};
 

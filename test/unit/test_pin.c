@@ -164,9 +164,8 @@ static bool evictor_step(struct fp_pin_table *table, struct model *m)
 {
 	switch (m->evictor) {
 	case EVICTOR_START:
-		m->evictor = fp_pager_apply(&m->word, FP_EV_EVICT, NULL).action == FP_ACT_NONE
-		                 ? EVICTOR_DONE
-		                 : EVICTOR_LOOKS;
+		m->evictor = fp_pager_apply_evict(&m->word, 0, NULL).action == FP_ACT_NONE ? EVICTOR_DONE
+		                                                                           : EVICTOR_LOOKS;
 		return true;
 	case EVICTOR_LOOKS:
 		m->evictor = fp_pin_has(table, 7) ? EVICTOR_PUTS_BACK : EVICTOR_TAKES;
@@ -282,7 +281,7 @@ static void *evictor(void *arg)
 		uint64_t held;
 
 		for (uint32_t p = 0; p < PAGES; p++)
-			if (fp_pager_apply(&arena.words[p], FP_EV_EVICT, NULL).action != FP_ACT_NONE)
+			if (fp_pager_apply_evict(&arena.words[p], 0, NULL).action != FP_ACT_NONE)
 				victims[n++] = p;
 		fp_pin_fence();
 		held = fp_pin_look(arena.table, victims, n);

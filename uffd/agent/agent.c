@@ -144,11 +144,7 @@ static void apply_budget(struct fp_agent *agent, uint64_t bytes)
 {
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
 
-	/*
-	 * space for twice as many entries as pages can be resident: so a full queue has enough
-	 * stale entries to drop
-	 */
-	fp_evict_queue_grow(&agent->far.evict_queue, 2 * pages + 4096);
+	fp_evict_queue_set_budget(&agent->far.evict_queue, pages);
 	atomic_store(&agent->far.budget.pages, pages);
 	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
 	fp_budget_kick(&agent->far.budget);

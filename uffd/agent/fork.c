@@ -170,9 +170,8 @@ static bool faults_wait(const struct fp_agent *agent)
 {
 	const struct fp_far *far = &agent->far;
 
-	return fp_store_is_blocked(far->store) ||
-	       (atomic_load(&far->budget.n_waiting) && any_cut_off(agent) &&
-	        fp_far_why_stuck(far) == -EHOSTDOWN);
+	return fp_store_is_blocked(far->store) || (atomic_load(&far->budget.n_waiting) &&
+	                                           any_cut_off(agent) && fp_far_why_stuck(far) == -EHOSTDOWN);
 }
 
 /*
@@ -290,14 +289,13 @@ static void drop_inherited(struct fp_agent *agent)
 static int renew_budget(struct fp_far *far)
 {
 	uint64_t budget = atomic_load(&far->budget.pages);
+	int r = fp_far_renew_queue(far);
 
 	fp_budget_done(&far->budget);
-	pthread_mutex_init(&far->evict_queue.lock, NULL);
-	far->evict_queue.head = far->evict_queue.tail = 0;
 	atomic_store(&far->lost.may_return, false);
 	atomic_store(&far->evicting, 0);
 	atomic_store(&far->bringing, 0);
-	return fp_budget_init(&far->budget, budget);
+	return r < 0 ? r : fp_budget_init(&far->budget, budget);
 }
 
 static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
@@ -337,12 +335,6 @@ static bool is_present(const struct fp_far *far, uint32_t page)
 	return false;
 }
 
-static void enqueue(struct fp_far *far, uint32_t page)
-{
-	while (!fp_evict_queue_push(&far->evict_queue, page))
-		fp_evict_queue_grow(&far->evict_queue, 2 * far->evict_queue.capacity);
-}
-
 static void free_slot_of(struct fp_far *far, uint64_t word)
 {
 	if (fp_page_slot(word))
@@ -373,12 +365,13 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 	if (state == FP_PAGE_RESIDENT || (state == FP_PAGE_ARRIVING && is_present(far, page))) {
 		free_slot_of(far, old);
 		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
-		enqueue(far, page);
+		fp_evict_queue_push(&far->evict_queue, page, 0);
 	} else if (state == FP_PAGE_LOST && !may_revive(far, page, old)) {
 		free_slot_of(far, old);
 		word = FP_PAGE_LOST | FP_PAGE_DIRTY;
 	} else if (fp_page_slot(old) && !(old & FP_PAGE_DIRTY)) {
-		word = fp_page_with_slot(FP_PAGE_REMOTE | history, fp_page_slot(old));
+		word = fp_page_with_slot(FP_PAGE_REMOTE | history | (old & FP_PAGE_PAST_MASK),
+		                         fp_page_slot(old));
 	} else {
 		free_slot_of(far, old);
 	}

@@ -31,7 +31,11 @@
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
-#define FOR_EVER             UINT64_MAX
+/* Of the eviction queue's array: the items that begin a page of 4 KiB. */
+#define QUEUE_PAGE_ITEMS       (FP_PAGE_SIZE / (uint32_t)sizeof(uint32_t))
+#define QUEUE_PAGE_START(item) ((item) & ~(QUEUE_PAGE_ITEMS - 1))
+#define QUEUE_PAGE_END(item)   QUEUE_PAGE_START((item) + QUEUE_PAGE_ITEMS - 1)
+#define FOR_EVER               UINT64_MAX
 
 /* This is newer than some headers that we build with. */
 #ifndef PR_SET_MEMORY_MERGE
@@ -113,7 +117,7 @@ static void reserve_range(struct fp_far *far, uint64_t bytes)
 
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
 {
-	uint32_t *items;
+	uint32_t *next;
 
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
 	far->first = 0;
@@ -125,9 +129,9 @@ static bool reserve_all(struct fp_far *far, uint64_t bytes)
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
 	far->filled_chunks =
 	    reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks), PROT_READ | PROT_WRITE);
-	items = reserve(NULL, far->n_pages * sizeof(*items), PROT_READ | PROT_WRITE);
-	fp_evict_queue_init(&far->evict_queue, items, far->n_pages);
-	if (far->base && far->words && far->touched && far->filled_chunks && items)
+	next = reserve(NULL, far->n_pages * sizeof(*next), PROT_READ | PROT_WRITE);
+	fp_evict_queue_init(&far->evict_queue, next);
+	if (far->base && far->words && far->touched && far->filled_chunks && next)
 		return true;
 	fp_far_unreserve(far);
 	return false;
@@ -213,7 +217,7 @@ void fp_far_unreserve(struct fp_far *far)
 	release(far->words, far->n_pages * sizeof(*far->words));
 	release(far->touched, CHUNKS(far->n_pages) / 8);
 	release((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks));
-	release(far->evict_queue.items, far->evict_queue.room * sizeof(*far->evict_queue.items));
+	release(far->evict_queue.next, far->n_pages * sizeof(*far->evict_queue.next));
 	fp_evict_queue_done(&far->evict_queue);
 	fp_lockedmem_free(far->family, FP_PAGE_SIZE);
 	far->family = NULL;
@@ -246,14 +250,21 @@ static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 		if (atomic_load(&far->touched[chunk / 64]) >> (chunk & 63) & 1)
 			atomic_fetch_and(&far->touched[chunk / 64], ~(1ull << (chunk & 63)));
 	munmap(&far->words[start], (size_t)(end - start) * sizeof(*far->words));
+	start = QUEUE_PAGE_END(start);
+	end = QUEUE_PAGE_START(end);
+	if (start < end)
+		munmap(&far->evict_queue.next[start], (end - start) * sizeof(*far->evict_queue.next));
 }
 
-static void cut_queue(struct fp_far *far, uint32_t n_pages)
+int fp_far_renew_queue(struct fp_far *far)
 {
-	uint64_t old = far->evict_queue.room, room = fp_evict_queue_trim(&far->evict_queue, n_pages);
+	uint32_t start = QUEUE_PAGE_START(far->first), end = QUEUE_PAGE_END(far->last);
+	uint32_t *next = &far->evict_queue.next[start];
 
-	if (room < old)
-		munmap(&far->evict_queue.items[room], (old - room) * sizeof(*far->evict_queue.items));
+	if (madvise(next, (end - start) * sizeof(*next), MADV_DONTNEED) < 0)
+		return -errno;
+	fp_evict_queue_renew(&far->evict_queue);
+	return 0;
 }
 
 int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
@@ -283,9 +294,9 @@ int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	fp_lockedmem_forget(locked_bytes);
 	while (atomic_load(&far->evicting) || atomic_load(&far->bringing))
 		sched_yield();
+	fp_evict_queue_cut(&far->evict_queue, first, last);
 	cut(far, FP_MAX(old_first, FP_FAR_OWN_PAGES), first);
 	cut(far, last, old_last);
-	cut_queue(far, last - first);
 	lock_words(far);
 	return 0;
 }
@@ -381,43 +392,10 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 
 /* ---- ends of transitions ---- */
 
-static void grow_queue(struct fp_far *far)
-{
-	fp_evict_queue_grow(&far->evict_queue, fp_evict_queue_len(&far->evict_queue) + 1);
-}
-
-/*
- * Takes some of the oldest entries out of a full queue, and drops the stale ones: their pages left
- * local memory without the evictor. Returns false if none was stale. Then the queue is full of
- * local pages: many more than the budget allows.
- */
-static bool drop_stale_entries(struct fp_far *far)
-{
-	uint32_t pages[FP_BUDGET_BATCH_MAX];
-	unsigned n, kept = 0;
-
-	atomic_fetch_add(&far->evicting, 1);
-	n = fp_evict_queue_pop(&far->evict_queue, pages, FP_BUDGET_BATCH_MAX);
-	for (unsigned i = 0; i < n; i++)
-		if (fp_far_has(far, pages[i]) &&
-		    fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL).action == FP_ACT_BUSY)
-			pages[kept++] = pages[i];
-	for (unsigned i = 0; i < kept; i++)
-		while (!fp_evict_queue_push(&far->evict_queue, pages[i]))
-			grow_queue(far);
-	atomic_fetch_sub(&far->evicting, 1);
-	return kept < n;
-}
-
-/*
- * The loop ends: a page has one entry at most, and the queue can grow to one entry for each page.
- */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
 {
 	if (step.enqueue)
-		while (!fp_evict_queue_push(&far->evict_queue, page))
-			if (!drop_stale_entries(far))
-				grow_queue(far);
+		fp_evict_queue_push(&far->evict_queue, page, step.past);
 	if (step.action == FP_ACT_WAKE)
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
@@ -446,7 +424,8 @@ static void end_gone(struct fp_far *far, uint32_t page)
  */
 static void end_present(struct fp_far *far, uint32_t page)
 {
-	if (fp_uffd_needs_pins(&far->uffd)) /* a written page must be writable: see agent_pin.c */
+	/* the word will say DIRTY, and agent_pin.c then takes the page for writable */
+	if (fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
 	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);

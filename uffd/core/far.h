@@ -135,6 +135,10 @@ uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
  */
 int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 
+/* Empties the eviction queue in a forked child, before it has any other thread. 0 or a negative
+ * errno. */
+int fp_far_renew_queue(struct fp_far *far);
+
 /* Drops n pages by madvise(MADV_DONTNEED). False: they stay, and errno is the kernel's. */
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 

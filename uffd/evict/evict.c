@@ -134,11 +134,9 @@ static void spare_pinned(struct fp_evictor *ev)
 	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
 }
 
-static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event event)
+/* old: the page's word before the step that had this action. */
+static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_action action, uint64_t old)
 {
-	uint64_t old;
-	enum fp_page_action action = fp_pager_apply(&ev->far->words[page], event, &old).action;
-
 	if (action == FP_ACT_DROP && may_drop(ev->far, old))
 		ev->drops[ev->n_drops++] = page;
 	else if (action == FP_ACT_CAPTURE && fp_kernel_filled_end(ev->far, page) < 0)
@@ -181,7 +179,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 		bool dropped = all || fp_far_drop(far, ev->drops[i], k);
 
 		for (; k > 0; k--, i++) {
-			/* a run that meets locked memory was dropped up to there */
+			/* madvise ends at the first locked page; what lies before it is dropped */
 			uint32_t page = ev->drops[i];
 			bool gone = dropped || fp_far_drop(far, page, 1) ||
 			            fp_presence_is_absent(far->pagemap_fd, fp_far_addr(far, page));
@@ -453,14 +451,22 @@ static bool can_leave(struct fp_evictor *ev)
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {
-	uint32_t pages[BATCH];
+	struct fp_evict_entry entries[BATCH];
+	struct fp_far *far = ev->far;
+	struct fp_page_step step;
+	uint64_t old;
 	unsigned n;
 
 	while (ev->n_drops + ev->n_takes < want &&
-	       (n = fp_evict_queue_pop(&ev->far->evict_queue, pages, want - ev->n_drops - ev->n_takes)) > 0)
-		for (unsigned i = 0; i < n; i++)
-			if (fp_far_has(ev->far, pages[i]))
-				sort_victim(ev, pages[i], FP_EV_EVICT);
+	       (n = fp_evict_queue_pop(&far->evict_queue, entries, want - ev->n_drops - ev->n_takes)) > 0)
+		for (unsigned i = 0; i < n; i++) {
+			uint32_t page = entries[i].page;
+
+			if (!fp_far_has(far, page))
+				continue;
+			step = fp_pager_apply_evict(&far->words[page], entries[i].past, &old);
+			sort_victim(ev, page, step.action, old);
+		}
 }
 
 unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
@@ -482,14 +488,19 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 {
 	struct fp_batch *b = free_batch(ev);
 	uint32_t end = page + n;
+	struct fp_page_step step;
 	unsigned left = 0;
+	uint64_t old;
 
 	if (b && enter(ev->far)) {
 		if (!can_leave(ev))
 			page = end; /* no page can leave: skip the whole range */
-		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++)
-			if (fp_far_has(ev->far, page)) /* a limit may have shrunk the range */
-				sort_victim(ev, page, FP_EV_PAGEOUT);
+		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++) {
+			if (!fp_far_has(ev->far, page)) /* a limit may have shrunk the range */
+				continue;
+			step = fp_pager_apply(&ev->far->words[page], FP_EV_PAGEOUT, &old);
+			sort_victim(ev, page, step.action, old);
+		}
 		left = evict_victims(ev, b);
 		leave(ev->far);
 	}

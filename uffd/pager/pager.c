@@ -30,12 +30,19 @@ static struct fp_page_step settle(uint64_t word, enum fp_page_state state)
 	return step(with_state(word & ~FP_PAGE_WAIT, state), action);
 }
 
+static uint64_t without_past(uint64_t word)
+{
+	return word & ~FP_PAGE_PAST_MASK;
+}
+
+/* The queue learns from the past of a page once: when the page is queued again. */
 static struct fp_page_step settle_resident(uint64_t word, bool writable)
 {
-	struct fp_page_step s = settle(word, FP_PAGE_RESIDENT);
+	struct fp_page_step s = settle(without_past(word), FP_PAGE_RESIDENT);
 
 	s.word = writable ? s.word | FP_PAGE_DIRTY : s.word & ~FP_PAGE_DIRTY;
 	s.enqueue = !(word & FP_PAGE_QUEUED);
+	s.past = (uint32_t)((word & FP_PAGE_PAST_MASK) >> FP_PAGE_PAST_SHIFT);
 	s.word |= FP_PAGE_QUEUED;
 	return s;
 }
@@ -118,16 +125,17 @@ static struct fp_page_step on_evict(uint64_t word)
 	return step(with_state(word, FP_PAGE_LEAVING), word & FP_PAGE_DIRTY ? FP_ACT_CAPTURE : FP_ACT_DROP);
 }
 
+/* The page never left, so it has no past. */
 static struct fp_page_step on_refused(uint64_t word)
 {
-	return settle_resident(word, (word & FP_PAGE_DIRTY) != 0);
+	return settle_resident(without_past(word), (word & FP_PAGE_DIRTY) != 0);
 }
 
 /* The write failed, so the captured copy is the only one. It goes back, still dirty, whether a
  * thread waits or not. */
 static struct fp_page_step on_not_written(uint64_t word)
 {
-	return step(with_state(word | FP_PAGE_DIRTY, FP_PAGE_ARRIVING), FP_ACT_PUT_BACK);
+	return step(with_state(without_past(word) | FP_PAGE_DIRTY, FP_PAGE_ARRIVING), FP_ACT_PUT_BACK);
 }
 
 static struct fp_page_step on_claim(uint64_t word)
@@ -148,22 +156,6 @@ static struct fp_page_step on_revive(uint64_t word)
 	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return step(word, FP_ACT_NONE);
 	return step(with_state(word, FP_PAGE_CLAIMED), FP_ACT_CLAIMED);
-}
-
-/*
- * The queue entry of a page that is not local is stale and may go: the page gets a new entry when
- * it comes back.
- */
-static struct fp_page_step on_unqueue(uint64_t word)
-{
-	switch (fp_page_state(word)) {
-	case FP_PAGE_ZERO:
-	case FP_PAGE_REMOTE:
-	case FP_PAGE_LOST:
-		return step(word & ~FP_PAGE_QUEUED, FP_ACT_NONE);
-	default:
-		return step(word, FP_ACT_BUSY);
-	}
 }
 
 static void assert_owned(uint64_t word, enum fp_page_event event)
@@ -192,8 +184,6 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event)
 		return settle_away(word);
 	case FP_EV_FETCH_FAILED:
 		return settle(word, FP_PAGE_LOST);
-	case FP_EV_EVICT:
-		return on_evict(word & ~FP_PAGE_QUEUED);
 	case FP_EV_PAGEOUT:
 		return on_evict(word);
 	case FP_EV_DROPPED:
@@ -214,12 +204,11 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event)
 		return on_claim(word);
 	case FP_EV_REVIVE:
 		return on_revive(word);
-	case FP_EV_UNQUEUE:
-		return on_unqueue(word);
+	case FP_EV_EVICT:
 	case FP_EV_WRITTEN:
 		break;
 	}
-	assert(!"event needs a slot");
+	assert(!"the event has a function of its own");
 	return step(word, FP_ACT_NONE);
 }
 
@@ -230,6 +219,16 @@ struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot)
 	if (word & FP_PAGE_WAIT)
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_PUT_BACK);
 	return settle(word, FP_PAGE_REMOTE);
+}
+
+/* The entry of a page that is not local was stale: the page gets a new one when it comes back. */
+struct fp_page_step fp_pager_step_evict(uint64_t word, uint32_t past)
+{
+	struct fp_page_step s = on_evict(word & ~FP_PAGE_QUEUED);
+
+	if (s.action != FP_ACT_NONE)
+		s.word = without_past(s.word) | (uint64_t)past << FP_PAGE_PAST_SHIFT;
+	return s;
 }
 
 struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled)
@@ -268,6 +267,11 @@ struct fp_page_step fp_pager_apply(_Atomic uint64_t *page, enum fp_page_event ev
 struct fp_page_step fp_pager_apply_written(_Atomic uint64_t *page, uint64_t slot, uint64_t *ret_old)
 {
 	APPLY(page, ret_old, fp_pager_step_written(word, slot));
+}
+
+struct fp_page_step fp_pager_apply_evict(_Atomic uint64_t *page, uint32_t past, uint64_t *ret_old)
+{
+	APPLY(page, ret_old, fp_pager_step_evict(word, past));
 }
 
 struct fp_page_step fp_pager_apply_release(_Atomic uint64_t *page, uint64_t settled)

@@ -16,10 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "evict_queue.h"
+
 /*
  *  63          24 23      9  8       7    6  5       4     3      2     0
  * +--------------+---------+-------+------+-------+------+-------+-------+
- * |     slot     |  zero   | moved | hist |queued | wait | dirty | state |
+ * |     slot     |  past   | moved | hist |queued | wait | dirty | state |
  * +--------------+---------+-------+------+-------+------+-------+-------+
  */
 enum fp_page_state {
@@ -44,6 +46,8 @@ enum fp_page_state {
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
 #define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED, and the layout call has already moved its bytes */
+#define FP_PAGE_PAST_SHIFT 9           /* of a page that left: what the eviction queue said of it then */
+#define FP_PAGE_PAST_MASK  (((1ull << FP_EVICT_PAST_BITS) - 1) << FP_PAGE_PAST_SHIFT)
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
@@ -57,7 +61,7 @@ enum fp_page_event {
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: the page is present, writable */
 	FP_EV_NOT_INSTALLED, /* ARRIVING ends: the page is unmapped or not wanted; ZERO or REMOTE again */
 	FP_EV_FETCH_FAILED,  /* ARRIVING ends: no node can give the page back, and it is poisoned now */
-	FP_EV_EVICT,         /* a victim, taken from the eviction queue: it is to leave */
+	FP_EV_EVICT,         /* its entry was taken from the eviction queue: it is to leave, if it is local */
 	FP_EV_PAGEOUT,       /* a victim that the program named: it is to leave; its queue entry stays */
 	FP_EV_DROPPED,       /* LEAVING ends: the page was clean, and is dropped now */
 	FP_EV_WAS_ZERO,      /* LEAVING ends: the captured bytes are all zero, and need no slot */
@@ -66,7 +70,6 @@ enum fp_page_event {
 	FP_EV_REFUSED,       /* LEAVING ends: the page can't be captured now (pinned for I/O), and stays */
 	FP_EV_CLAIM,         /* a layout call takes the page */
 	FP_EV_REVIVE,        /* its node is back: take the page, only if it is lost, and not for good */
-	FP_EV_UNQUEUE,       /* its queue entry is being checked: drop the entry if the page is not local */
 };
 
 enum fp_page_action {
@@ -81,13 +84,14 @@ enum fp_page_action {
 	FP_ACT_CAPTURE,   /* now LEAVING: capture the page and write it back */
 	FP_ACT_PUT_BACK,  /* now ARRIVING: install the captured copy; it is clean if the write succeeded */
 	FP_ACT_CLAIMED,   /* now CLAIMED: the claimer sets the old word again, or a new one */
-	FP_ACT_BUSY,      /* after CLAIM: in transit, try again; after UNQUEUE: keep the queue entry */
+	FP_ACT_BUSY,      /* after CLAIM: in transit, try again */
 };
 
 struct fp_page_step {
 	uint64_t word;              /* the page's next word */
 	enum fp_page_action action; /* for the thread that installs the word */
 	bool enqueue;               /* became resident without an entry in the eviction queue: add one */
+	uint32_t past;              /* if enqueue: for fp_evict_queue_push */
 };
 
 static inline enum fp_page_state fp_page_state(uint64_t word)
@@ -123,6 +127,9 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 /* The step of FP_EV_WRITTEN; slot is where the page's bytes are now. */
 struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot);
 
+/* The step of FP_EV_EVICT; past is what the queue said of the page. */
+struct fp_page_step fp_pager_step_evict(uint64_t word, uint32_t past);
+
 /*
  * Ends CLAIMED. settled is the page's new word, in a settled state; QUEUED and WAIT are taken from
  * the present word. The action is WAKE if a thread waits, else NONE.
@@ -136,6 +143,7 @@ struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);
  */
 struct fp_page_step fp_pager_apply(_Atomic uint64_t *page, enum fp_page_event event, uint64_t *ret_old);
 struct fp_page_step fp_pager_apply_written(_Atomic uint64_t *page, uint64_t slot, uint64_t *ret_old);
+struct fp_page_step fp_pager_apply_evict(_Atomic uint64_t *page, uint32_t past, uint64_t *ret_old);
 struct fp_page_step fp_pager_apply_release(_Atomic uint64_t *page, uint64_t settled);
 
 #endif
