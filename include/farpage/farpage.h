@@ -33,7 +33,7 @@ struct far_options {
 	const char *secret;       /* the nodes' shared secret; NULL if they want none */
 	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 ms */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
-	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
+	uint32_t readahead_pages; /* most pages that are read ahead; 0: the default, 32; 1: no read-ahead */
 	/* path of a file that has the counts too, for `farpage hist --stats-file`; NULL: none */
 	const char *stats_file;
 	uint32_t fault_mode; /* enum far_fault_mode */

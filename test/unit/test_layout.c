@@ -160,21 +160,33 @@ static void ask_with(const struct model *m, uint32_t start, uint32_t flags)
 	assert_true(!with || (with->start <= start && start < with->end));
 }
 
+/* The pages that may be read ahead, upwards or downwards, lie in the piece of the page. */
+static void ask_ahead(struct model *m, uint32_t page, uint32_t n, const struct fp_piece *at)
+{
+	uint32_t step = 1 + below(m, 3);
+	bool down = below(m, 2);
+	uint32_t ahead = fp_layout_mapped_ahead(&m->layout, page, down ? -(int32_t)step : (int32_t)step, n);
+	uint32_t low = down ? page - step * ahead : page, high = down ? page : page + step * ahead;
+
+	assert_true(ahead <= n && (ahead == 0 || all_far(m, low, high + 1, true)));
+	if (at && at->flags & FP_PIECE_RANDOM)
+		assert_int_equal(ahead, 0);
+	else if (at)
+		assert_int_equal(ahead, FP_MIN(n, (down ? page - at->start : at->end - 1 - page) / step));
+}
+
 static void ask(struct model *m, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *after = fp_layout_after(&m->layout, start),
 	                      *next = fp_layout_next(&m->layout, start),
 	                      *at = after && after->start <= start ? after : NULL;
-	uint32_t ahead = fp_layout_mapped_from(&m->layout, start, end - start);
 
 	assert_int_equal(at != NULL, is_far(&m->pages[start]));
 	assert_true(after ? after->end > start && all_far(m, start, after->start, false)
 	                  : all_far(m, start, PAGES, false));
 	assert_true(next ? next->end > start && all(m, start, next->start, false)
 	                 : all(m, start, PAGES, false));
-	assert_true(ahead <= end - start && all_far(m, start, start + ahead, true));
-	if (at)
-		assert_int_equal(ahead, at->flags & FP_PIECE_RANDOM ? 0 : FP_MIN(end, at->end) - start);
+	ask_ahead(m, start, end - start, at);
 	ask_counts(m, start, end);
 	ask_with(m, start, 1u << (2 + below(m, 7)));
 }

@@ -15,7 +15,7 @@ static unsigned fault(struct fp_readahead *ra, uint32_t page)
 	struct fp_stream *stream;
 	unsigned n = fp_readahead_fault(ra, page, &stream);
 
-	fp_readahead_fetched(stream, page, n);
+	fp_readahead_fetched(stream, n);
 	return n;
 }
 
@@ -47,7 +47,7 @@ static void test_part_of_a_window(void **state)
 	fault(&ra, 10);
 	fault(&ra, 11);
 	assert_int_equal(fp_readahead_fault(&ra, 13, &stream), 2);
-	fp_readahead_fetched(stream, 13, 1);
+	fp_readahead_fetched(stream, 1);
 	assert_int_equal(fault(&ra, 15), 4);
 }
 
@@ -60,13 +60,56 @@ static void test_random_faults_fetch_nothing(void **state)
 		assert_int_equal(fault(&ra, i * 7919 % 100003), 0);
 }
 
-static void test_backwards_is_no_walk(void **state)
+/* Walks from page on in these steps. Neighbours are a walk from the second fault on, others from
+ * the third. */
+static void walk(struct fp_readahead *ra, uint32_t page, int32_t step)
+{
+	unsigned window = 0, known = step == 1 || step == -1 ? 1 : 2;
+
+	for (unsigned i = 0; i < 8; i++) {
+		unsigned n = fault(ra, page);
+
+		if (i >= known)
+			window = window == 0 ? 1 : window * 2 < 32 ? window * 2 : 32;
+		assert_int_equal(n, window);
+		page += (uint32_t)step * (1 + n);
+	}
+}
+
+static void test_steps(void **state)
+{
+	static const int32_t steps[] = {-1, 2, -2, 5, FP_READAHEAD_STEP_MAX, -FP_READAHEAD_STEP_MAX};
+	struct fp_readahead ra = {.max_pages = 32};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+		walk(&ra, 100000 * (uint32_t)(i + 1), steps[i]);
+}
+
+static void test_steps_that_are_too_long(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};
 
 	(void)state;
-	for (uint32_t page = 1000; page > 900; page--)
-		assert_int_equal(fault(&ra, page), 0);
+	for (uint32_t i = 1; i < 100; i++)
+		assert_int_equal(fault(&ra, i * (FP_READAHEAD_STEP_MAX + 1)), 0);
+}
+
+/* The pages of each lie between those of the other: neighbours win over larger steps. */
+static void test_walks_side_by_side(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 4};
+	uint32_t up = 1000, down = 1010;
+
+	(void)state;
+	for (unsigned step = 0; step < 4; step++) {
+		unsigned n = fault(&ra, up), m = fault(&ra, down);
+
+		assert_int_equal(n, step ? 1u << (step - 1) : 0);
+		assert_int_equal(m, n);
+		up += 1 + n;
+		down -= 1 + m;
+	}
 }
 
 /* As many walks as there are streams, one page of each in turn. */
@@ -114,7 +157,9 @@ int main(void)
 	    cmocka_unit_test(test_window_doubles),
 	    cmocka_unit_test(test_part_of_a_window),
 	    cmocka_unit_test(test_random_faults_fetch_nothing),
-	    cmocka_unit_test(test_backwards_is_no_walk),
+	    cmocka_unit_test(test_steps),
+	    cmocka_unit_test(test_steps_that_are_too_long),
+	    cmocka_unit_test(test_walks_side_by_side),
 	    cmocka_unit_test(test_interleaved_walks),
 	    cmocka_unit_test(test_oldest_walk_is_forgotten),
 	    cmocka_unit_test(test_off),

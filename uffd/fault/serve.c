@@ -297,21 +297,29 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 
 	if (want == 0 || fp_budget_is_scarce(&sv->far->budget))
 		return 0;
-	return fp_layout_mapped_from(sv->layout, page + 1, want);
+	return fp_layout_mapped_ahead(sv->layout, page, (*ret_stream)->step, want);
+}
+
+/* The page that stream reads ahead k steps after page. */
+static uint32_t page_ahead(const struct fp_stream *stream, uint32_t page, unsigned k)
+{
+	return page + (uint32_t)stream->step * k;
 }
 
 /*
- * Takes up to n pages that follow the fault's page, for read-ahead. Stops at the first page that is
- * not of the same kind (ZERO or REMOTE). The caller has taken n tokens; tokens that are not needed
- * go back. Returns how many pages were taken, and their former words in ret_olds.
+ * Takes up to n pages that follow the fault's page in its stream, for read-ahead. Stops at the
+ * first page that is not of the same kind (ZERO or REMOTE). The caller has taken n tokens; tokens
+ * that are not needed go back. Tells the stream how many pages were taken, and returns that number,
+ * and their former words in ret_olds.
  */
-static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, unsigned n, uint64_t *ret_olds)
+static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, struct fp_stream *stream,
+                           unsigned n, uint64_t *ret_olds)
 {
 	struct fp_far *far = sv->far;
 	unsigned k = 0;
 
 	for (; k < n; k++) {
-		uint32_t p = a->page + 1 + k;
+		uint32_t p = page_ahead(stream, a->page, k + 1);
 
 		fp_far_touch(far, p);
 		if (fp_pager_apply(&far->words[p], a->zero ? FP_EV_PREZERO : FP_EV_PREFETCH, &ret_olds[k])
@@ -319,6 +327,7 @@ static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, uns
 			break;
 	}
 	fp_budget_give(&far->budget, n - k);
+	fp_readahead_fetched(stream, k);
 	return k;
 }
 
@@ -354,7 +363,7 @@ static void install_run(struct fp_server *sv, struct run *run)
 
 static void add_to_run(struct fp_server *sv, struct run *run, uint32_t page, const char *bytes, bool writable)
 {
-	bool joins = run->n && run->writable == writable &&
+	bool joins = run->n && page == run->page + run->n && run->writable == writable &&
 	             (run->zero || bytes == run->bytes + (size_t)run->n * FP_PAGE_SIZE);
 
 	if (!joins) {
@@ -373,26 +382,35 @@ static void copy_mapped(struct fp_server *sv, struct fp_arrival *a)
 	finish(sv, a, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot));
 }
 
-/* Installs the page and its neighbours by one call. */
+/* Adds a page of the same kind as a's. old is the page's former word. */
+static void add_ahead(struct fp_server *sv, struct run *run, const struct fp_arrival *a, uint32_t page,
+                      uint64_t old)
+{
+	if (a->zero)
+		add_to_run(sv, run, page, fp_zeros, a->writable);
+	else
+		add_to_run(sv, run, page, mapped_bytes(sv, fp_page_slot(old)), fp_page_expects_write(old));
+}
+
+/*
+ * Installs the page and those that are read ahead: neighbours by one call. A walk backwards has its
+ * neighbours below the page, so they are added first.
+ */
 static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct run run = {.zero = a->zero};
 	uint64_t olds[FP_READAHEAD_MAX];
 	struct fp_stream *stream;
-	unsigned ahead = may_read_ahead(sv, a->page, &stream), n = 0;
+	unsigned ahead = may_read_ahead(sv, a->page, &stream);
+	unsigned n = ahead ? take_ahead(sv, a, stream, take_room(sv, ahead), olds) : 0;
+	unsigned below = stream->step == -1 ? n : 0;
 
-	if (ahead) {
-		n = take_ahead(sv, a, take_room(sv, ahead), olds);
-		fp_readahead_fetched(stream, a->page, n);
-	}
 	a->sent_ns = copy_begins(sv, a);
+	for (unsigned k = below; k > 0; k--)
+		add_ahead(sv, &run, a, page_ahead(stream, a->page, k), olds[k - 1]);
 	add_to_run(sv, &run, a->page, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot), a->writable);
-	for (unsigned i = 0; i < n; i++)
-		if (a->zero)
-			add_to_run(sv, &run, a->page + 1 + i, fp_zeros, a->writable);
-		else
-			add_to_run(sv, &run, a->page + 1 + i, mapped_bytes(sv, fp_page_slot(olds[i])),
-			           fp_page_expects_write(olds[i]));
+	for (unsigned k = below + 1; k <= n; k++)
+		add_ahead(sv, &run, a, page_ahead(stream, a->page, k), olds[k - 1]);
 	install_run(sv, &run);
 	fp_count(&sv->far->stats->prefetched_pages, n);
 	if (!a->zero)
@@ -429,15 +447,16 @@ static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arriv
 		}
 }
 
-static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *first, unsigned want,
-                             struct fp_arrival **ret_arrivals)
+static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *first, struct fp_stream *stream,
+                             unsigned want, struct fp_arrival **ret_arrivals)
 {
 	unsigned n = FP_MIN(want, sv->n_free > FP_READ_FAULTS ? sv->n_free - FP_READ_FAULTS : 0);
 	uint64_t olds[FP_READAHEAD_MAX];
 
-	n = take_ahead(sv, first, n ? fp_budget_take(&sv->far->budget, n) : 0, olds);
+	n = take_ahead(sv, first, stream, n ? fp_budget_take(&sv->far->budget, n) : 0, olds);
 	for (unsigned i = 0; i < n; i++) {
-		ret_arrivals[i] = new_arrival(sv, first->page + 1 + i, olds[i], first->zero);
+		ret_arrivals[i] =
+		    new_arrival(sv, page_ahead(stream, first->page, i + 1), olds[i], first->zero);
 		if (first->zero)
 			ret_arrivals[i]->writable = first->writable;
 	}
@@ -457,10 +476,8 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 
 	arrivals[0] = a;
 	if (ahead &&
-	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) { /* else they wait, with tokens */
-		n = arrive_ahead(sv, a, ahead, arrivals + 1);
-		fp_readahead_fetched(stream, a->page, n);
-	}
+	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) /* else they wait, with tokens */
+		n = arrive_ahead(sv, a, stream, ahead, arrivals + 1);
 	along = FP_MIN(n, ALONG_MAX);
 	dispatch(sv, sv->lane, arrivals, 1 + along);
 	dispatch(sv, sv->ahead, arrivals + 1 + along, n - along);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cleanup.h"
+
 #define PIECES_MAX (1u << 20)
 
 /*
@@ -161,15 +163,16 @@ RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct f
 	return true;
 }
 
-uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n)
+uint32_t fp_layout_mapped_ahead(const struct fp_layout *layout, uint32_t page, int32_t step, uint32_t n)
 {
 	struct fp_piece piece;
-	uint32_t changes;
+	uint32_t changes, room;
 
 	if (!fp_layout_peek(layout, page, &piece, &changes) ||
 	    (piece.flags & (FP_PIECE_FOREIGN | FP_PIECE_RANDOM)))
 		return 0;
-	return piece.end - page < n ? piece.end - page : n;
+	room = step > 0 ? (piece.end - 1 - page) / (uint32_t)step : (page - piece.start) / (uint32_t)-step;
+	return FP_MIN(room, n);
 }
 
 static void change_begin(struct fp_layout *layout)

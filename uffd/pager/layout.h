@@ -97,11 +97,12 @@ bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t 
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*
- * How many of the n pages from page on may be read ahead: they are in one far piece without the
- * advice RANDOM. The fault thread calls this without the caller's lock. So the result is 0 during a
- * change of the layout, and may be outdated when it is used.
+ * How many of the n pages that follow page in equal steps may be read ahead: they are in the far
+ * piece of page, which has no advice RANDOM. step is not 0. The fault thread calls this without the
+ * caller's lock. So the result is 0 during a change of the layout, and may be outdated when it is
+ * used.
  */
-uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
+uint32_t fp_layout_mapped_ahead(const struct fp_layout *layout, uint32_t page, int32_t step, uint32_t n);
 
 /*
  * Finds the piece that contains page, and the number of changes so far. The piece is valid while
