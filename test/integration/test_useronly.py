@@ -39,10 +39,11 @@ class UserOnly(test_unprivileged.Unprivileged):
         for mode, transport, capture, pages in some(CHURN, 2):
             with self.subTest(mode=mode, transport=transport):
                 self.run_closed("churn", "--farpaged", os.path.join(farapp.build, "daemon/farpaged"), "--fault-mode", mode,
-                                "--transport", transport, "--capture", capture, "--local-pages", pages, "--seconds", "10")
+                                "--transport", transport, "--capture", capture, "--local-pages", pages,
+                                "--seconds", "10" if "--all" in sys.argv else "5")
 
     def test_programs(self):
-        for name, scheme, mode in some(PROGRAMS, 6):
+        for name, scheme, mode in some(PROGRAMS, 4):
             with self.subTest(name, scheme=scheme, mode=mode):
                 self.run_closed("test_preload_" + name, os.path.join(farapp.build, "daemon/farpaged"),
                                 os.path.join(farapp.build, "preload/libfarpage-preload.so"), scheme,
