@@ -15,6 +15,8 @@
 
 #define NANO 1000000000u
 
+#define PERCENT 100u /* hundredths of a percent */
+
 struct unit {
 	const char *name;
 	uint64_t factor;
@@ -51,6 +53,8 @@ static const struct unit time_units[] = {
     {"h", 3600 * FP_NSEC_PER_SEC},
     {NULL, 0},
 };
+
+static const struct unit percent_units[] = {{"", PERCENT}, {"%", PERCENT}, {NULL, 0}};
 
 static bool is_digit(char c)
 {
@@ -131,6 +135,19 @@ int fp_size_parse(const char *text, uint64_t *ret_bytes)
 int fp_time_parse(const char *text, uint64_t *ret_ns)
 {
 	return parse(text, time_units, ret_ns);
+}
+
+int fp_percent_parse(const char *text, uint64_t *ret_hundredths)
+{
+	uint64_t value;
+	int r = parse(text, percent_units, &value);
+
+	if (r < 0)
+		return r;
+	if (value == 0 || value > 100 * PERCENT)
+		return -ERANGE;
+	*ret_hundredths = value;
+	return 0;
 }
 
 /* Writes "12.34 unit" with the given number of decimals (0 to 2), rounded to nearest. */

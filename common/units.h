@@ -25,6 +25,13 @@ int fp_size_parse(const char *text, uint64_t *ret_bytes);
  */
 int fp_time_parse(const char *text, uint64_t *ret_ns);
 
+/*
+ * Reads a part of a whole in percent: "50", "50%", "12.5". Returns 0 and *ret_hundredths, the
+ * number of hundredths of a percent; -EINVAL if text is not such a number; or -ERANGE if it is 0 or
+ * above 100 %.
+ */
+int fp_percent_parse(const char *text, uint64_t *ret_hundredths);
+
 /* Writes "64.0 MiB", "3.2 GiB", "512 B" into buf (at least 16 bytes) and returns buf. */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len);
 

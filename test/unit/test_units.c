@@ -157,6 +157,24 @@ static void what_is_written_reads_back(void **state)
 	}
 }
 
+static void percents_are_read(void **state)
+{
+	static const struct parse_case cases[] = {
+	    {"50", 0, 5000},        {"50%", 0, 5000},
+	    {"12.5", 0, 1250},      {"12.5%", 0, 1250},
+	    {"100", 0, 10000},      {"0.01", 0, 1},
+	    {"0", -ERANGE, 0},      {"0.001", -ERANGE, 0},
+	    {"100.01", -ERANGE, 0}, {"99999999999999999999", -ERANGE, 0},
+	    {"", -EINVAL, 0},       {"%", -EINVAL, 0},
+	    {"-5", -EINVAL, 0},     {"50%%", -EINVAL, 0},
+	    {"50M", -EINVAL, 0},    {"half", -EINVAL, 0},
+	    {".5", -EINVAL, 0},
+	};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(cases); i++)
+		check_parse(fp_percent_parse, &cases[i]);
+}
+
 static void numbers_are_digits_within_a_range(void **state)
 {
 	static const char *const wrong[] = {"", "-1", "+1", " 1", "1 ", "0x1", "1K", "1.5"};
@@ -178,6 +196,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(numbers_are_digits_within_a_range),
+	    cmocka_unit_test(percents_are_read),
 	    cmocka_unit_test(sizes_are_read),
 	    cmocka_unit_test(times_are_read),
 	    cmocka_unit_test(values_are_written),
