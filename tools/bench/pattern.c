@@ -3,18 +3,12 @@
  */
 #include "pattern.h"
 
-/* The output function of S. Vigna's SplitMix64: a bijection without visible structure. */
-static uint64_t mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
+#include "rng.h"
 
 uint64_t fp_pattern_word(uint64_t seed, size_t page, size_t word, unsigned generation)
 {
-	return mix(seed ^ mix(page * FP_PATTERN_PAGE_WORDS + word + ((uint64_t)generation << 48)));
+	return fp_rng_mix(seed ^
+	                  fp_rng_mix(page * FP_PATTERN_PAGE_WORDS + word + ((uint64_t)generation << 48)));
 }
 
 void fp_pattern_fill(void *base, size_t n_pages, uint64_t seed)
@@ -42,7 +36,7 @@ bool fp_pattern_verify(const void *base, size_t n_pages, uint64_t seed, unsigned
 void fp_pattern_shuffle(uint64_t seed, size_t n, uint32_t *ret_order)
 {
 	for (size_t i = 0; i < n; i++) {
-		size_t j = (size_t)(mix(seed ^ mix(i)) % (i + 1));
+		size_t j = (size_t)(fp_rng_mix(seed ^ fp_rng_mix(i)) % (i + 1));
 
 		ret_order[i] = ret_order[j];
 		ret_order[j] = (uint32_t)i;

@@ -16,6 +16,7 @@
 #include "log.h"
 #include "pattern.h"
 #include "secret.h"
+#include "spread.h"
 
 #define MIN_BYTES (64u << 10)
 #define MAX_BYTES (1ull << 40)
@@ -237,23 +238,6 @@ static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 
 /* ---- results ---- */
 
-static int by_value(const void *a, const void *b)
-{
-	const double *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
-/* Sorts the values. */
-static json_t *spread_of(double *values, size_t n)
-{
-	if (isnan(values[0]))
-		return json_null();
-	qsort(values, n, sizeof(*values), by_value);
-	return json_pack("{s:f, s:f, s:f}", "median", (values[(n - 1) / 2] + values[n / 2]) / 2, "min",
-	                 values[0], "max", values[n - 1]);
-}
-
 static json_t *document_of(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	json_t *document, *list = json_array();
@@ -265,7 +249,8 @@ static json_t *document_of(struct fp_rounds *rounds, const struct fp_rounds_benc
 		                        fp_rounds_mode(c));
 
 		for (unsigned m = 0; bench->metrics[m]; m++)
-			json_object_set_new(row, bench->metrics[m], spread_of(c->values[m], rounds->rounds));
+			json_object_set_new(row, bench->metrics[m],
+			                    fp_spread_json(c->values[m], rounds->rounds));
 		json_array_append_new(list, row);
 	}
 	uname(&system);
