@@ -23,6 +23,7 @@ _farpage_words() {
 	case $1 in
 	--affinity) echo auto off ;;
 	--capture) echo auto move protect ;;
+	--contender) echo plain thread inline zram loop ;;
 	--fault-mode) [[ $3 == bench ]] && echo thread inline both || echo thread inline ;;
 	--format) echo text json csv hgrm svg ;;
 	--heap) echo all large none ;;
@@ -31,7 +32,9 @@ _farpage_words() {
 	--op) echo read write rpc ;;
 	--phase) echo fault fetch writeback evict ;;
 	--protocol) echo auto inline eager registered ;;
-	--transport) echo floor shm tcp ;;
+	--run) echo quicksort kmeans graph hash stream columns ;;
+	--transport) [[ $4 == apps ]] && echo shm tcp || echo floor shm tcp ;;
+	--workload) echo quicksort kmeans graph hash stream columns python sort redis ;;
 	esac
 }
 

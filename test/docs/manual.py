@@ -13,7 +13,7 @@ import subprocess
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 BUILD = os.environ["FARPAGE_BUILD"]
 PROGRAMS = {"farpage": os.path.join(BUILD, "tools/farpage"), "farpaged": os.path.join(BUILD, "daemon/farpaged")}
-GROUPS = {"bench": ("fault", "link", "touch")}  # commands that have commands of their own
+GROUPS = {"bench": ("fault", "link", "touch", "apps")}  # commands that have commands of their own
 TIMEOUT = 60
 
 

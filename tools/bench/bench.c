@@ -4,7 +4,7 @@
 #include "bench.h"
 
 static const struct fp_tool *const benches[] = {&fp_tool_bench_fault, &fp_tool_bench_link,
-                                                &fp_tool_bench_touch, NULL};
+                                                &fp_tool_bench_touch, &fp_tool_bench_apps, NULL};
 
 static int bench_main(int argc, char **argv)
 {
@@ -14,8 +14,8 @@ static int bench_main(int argc, char **argv)
 const struct fp_tool fp_tool_bench = {
     .name = "bench",
     .label = "bench",
-    .summary = "what faults, links and whole passes over far memory cost here",
-    .help = "usage: farpage bench fault|link|touch [--json] [OPTION...]\n"
+    .summary = "what faults, links, passes over far memory and whole programs cost here",
+    .help = "usage: farpage bench fault|link|touch|apps [--json] [OPTION...]\n"
             "\n"
             "`farpage bench fault --help` and so on tell more. Benches:\n",
     .commands = benches,

@@ -8,6 +8,6 @@
 
 #include "tool.h"
 
-extern const struct fp_tool fp_tool_bench_fault, fp_tool_bench_link, fp_tool_bench_touch;
+extern const struct fp_tool fp_tool_bench_fault, fp_tool_bench_link, fp_tool_bench_touch, fp_tool_bench_apps;
 
 #endif
