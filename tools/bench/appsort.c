@@ -20,9 +20,9 @@
 
 #define LABEL        "bench apps"
 #define LINE_BYTES   61   /* with its newline */
-#define TEXT_TENTHS  3    /* sort needs more than three times the text */
+#define TEXT_TENTHS  5    /* sort needs about twice the text */
 #define CHUNK_LINES  1024 /* written at once */
-#define BUFFER_TEXTS 5    /* the buffer that sort may have, in texts */
+#define BUFFER_TEXTS 4    /* the buffer that sort may have, in texts */
 
 static uint64_t text_bytes(const struct fp_appload_scene *scene)
 {

@@ -26,10 +26,10 @@
 #define MIN_SCALE     4
 #define MAX_SCALE     31
 
-/* The quadrants have 0.57, 0.19, 0.19 and 0.05 of the edges. */
-#define FIRST_HALF_OF_SOURCES   0.76
-#define FIRST_HALF_OF_TARGETS_0 49152u /* 0.57 / 0.76 of 65536 */
-#define FIRST_HALF_OF_TARGETS_1 51883u /* 0.19 / 0.24 of 65536 */
+/* The quadrants have about 0.57, 0.19, 0.19 and 0.05 of the edges. */
+#define FIRST_HALF_OF_SOURCES 0.76
+#define PROBABILITY_BITS      8
+#define ONE_AFTER_ONE         53u /* 0.05 / 0.24, in 256ths */
 
 #define SEARCHES   2
 #define PASSES     3
@@ -124,20 +124,26 @@ static void choose_lengths(struct graph *g, uint64_t edges, uint64_t *rng)
 	}
 }
 
-/* Chooses the target of an edge. Each random number is enough for four bits. */
+/*
+ * Chooses the target of an edge, all bits at once. Where the source has a 0, the target has a 1
+ * with the probability 0.19 / 0.76: if two random bits are ones. Where the source has a 1, the
+ * probability is ONE_AFTER_ONE. Each of its binary digits halves the probability so far, and a 1
+ * adds one half.
+ */
 static uint32_t choose_target(const struct graph *g, uint32_t source, uint64_t *rng)
 {
-	uint32_t target = 0;
-	uint64_t random = 0;
+	uint64_t random = fp_rng_next(rng);
+	uint32_t after_zero = (uint32_t)random & (uint32_t)(random >> 32), after_one = 0;
 
-	for (unsigned bit = 0; bit < g->scale; bit++, random >>= 16) {
-		unsigned limit = source >> bit & 1 ? FIRST_HALF_OF_TARGETS_1 : FIRST_HALF_OF_TARGETS_0;
-
-		if (bit % 4 == 0)
+	for (unsigned digit = 0; digit < PROBABILITY_BITS; digit++, random >>= 32) {
+		if (digit % 2 == 0)
 			random = fp_rng_next(rng);
-		target |= (uint32_t)((random & 0xffff) >= limit) << bit;
+		if (ONE_AFTER_ONE >> digit & 1)
+			after_one |= (uint32_t)random;
+		else
+			after_one &= (uint32_t)random;
 	}
-	return target;
+	return ((source & after_one) | (~source & after_zero)) & (g->n - 1);
 }
 
 static int fill_rows(struct graph *g, uint64_t *rng)
