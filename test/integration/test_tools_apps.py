@@ -241,6 +241,16 @@ class Apps(toolcase.ToolCase):
         wait_for(lambda: not swaps() and not leftovers())
         self.assertTrue(is_dead(pid))
 
+    def test_program_that_dies(self):
+        """That is no result, but an end of the bench, which removes what it made."""
+        self.need_zram()
+        bench, pid, _ = self.start_swapping()
+        os.kill(pid, signal.SIGKILL)
+        out, err = bench.communicate(timeout=toolcase.TIMEOUT)
+        self.assertEqual((bench.returncode, out), (1, b""))
+        self.assertEqual(err, b"farpage: bench apps: stream, zram: the program ended with signal 9\n")
+        self.assertEqual((swaps(), leftovers()), ([], []))
+
     def test_killed_program(self):
         """Killed by the kernel for want of memory, a contender has that as its result."""
         self.need_zram()

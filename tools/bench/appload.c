@@ -45,16 +45,26 @@ static const char python_script[] =
     "sys.stdout.flush()\n"
     "import os; os._exit(0)\n";
 
-int fp_appload_check(const struct fp_appload *load, const struct fp_apprun_end *end,
-                     struct fp_appload_result *ret_result)
+int fp_appload_fail(const struct fp_appload *load, const struct fp_appway *way, const char *what, int r)
 {
-	ret_result->killed = end->killed;
-	ret_result->peak_bytes = end->peak_bytes;
-	if (end->status == 0 || end->killed)
+	fp_log(FP_LOG_ERROR, LABEL, "%s, %s: %s: %s", load->name, way->name, what, strerror(-r));
+	return r;
+}
+
+int fp_appload_wait(const struct fp_appload *load, const struct fp_apprun *run, double *ret_seconds,
+                    struct fp_appload_result *ret_result)
+{
+	struct fp_apprun_end end;
+
+	fp_apprun_wait(run, &end);
+	ret_result->killed = end.killed;
+	ret_result->peak_bytes = end.peak_bytes;
+	*ret_seconds = end.seconds;
+	if (end.status == 0 || end.killed)
 		return 0;
-	fp_log(FP_LOG_ERROR, LABEL, "%s: the program ended with %s %d", load->name,
-	       WIFSIGNALED(end->status) ? "signal" : "status",
-	       WIFSIGNALED(end->status) ? WTERMSIG(end->status) : WEXITSTATUS(end->status));
+	fp_log(FP_LOG_ERROR, LABEL, "%s, %s: the program ended with %s %d", load->name, run->way->name,
+	       WIFSIGNALED(end.status) ? "signal" : "status",
+	       WIFSIGNALED(end.status) ? WTERMSIG(end.status) : WEXITSTATUS(end.status));
 	return -ECHILD;
 }
 
@@ -76,29 +86,26 @@ static int measure_line(const struct fp_appload *load, const struct fp_appway *w
 {
 	fp_autoclose int read_fd = -1, write_fd = -1;
 	struct fp_workload_result line;
-	struct fp_apprun_end end;
 	struct fp_apprun run;
+	double seconds;
 	char text[256];
 	int fds[2], r;
 
 	if (pipe2(fds, O_CLOEXEC) < 0)
-		return -errno;
+		return fp_appload_fail(load, way, "a pipe", -errno);
 	read_fd = fds[0];
 	write_fd = fds[1];
 	r = fp_apprun_start(way, argv, -1, write_fd, &run);
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, LABEL, "%s: %s", load->name, strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return fp_appload_fail(load, way, argv[0], r);
 	close(fp_take_fd(write_fd));
 	read_all(read_fd, text, sizeof(text));
-	fp_apprun_wait(&run, &end);
-	r = fp_appload_check(load, &end, ret_result);
+	r = fp_appload_wait(load, &run, &seconds, ret_result);
 	if (r < 0 || ret_result->killed)
 		return r;
 	r = fp_workload_parse(text, &line);
 	if (r < 0) {
-		fp_log(FP_LOG_ERROR, LABEL, "%s: not a result: %s", load->name, text);
+		fp_log(FP_LOG_ERROR, LABEL, "%s, %s: not a result: %s", load->name, way->name, text);
 		return r;
 	}
 	ret_result->seconds = line.seconds;

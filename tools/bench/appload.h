@@ -55,12 +55,15 @@ int fp_appload_find(const struct fp_appload *load, struct fp_appload_scene *scen
 void fp_appload_done(struct fp_appload_scene *scene);
 
 /*
- * What follows is for the files of the workloads. fp_appload_check looks at the end of a program. 0
+ * What follows is for the files of the workloads. fp_appload_wait waits for the end of a program. 0
  * if it ended well, or was killed for want of memory: then ret_result->killed is set. Otherwise
- * prints a message and returns -ECHILD.
+ * prints a message and returns -ECHILD. *ret_seconds: from its start to its end.
  */
-int fp_appload_check(const struct fp_appload *load, const struct fp_apprun_end *end,
-                     struct fp_appload_result *ret_result);
+int fp_appload_wait(const struct fp_appload *load, const struct fp_apprun *run, double *ret_seconds,
+                    struct fp_appload_result *ret_result);
+
+/* Prints a message about a run that failed. Returns the error r. */
+int fp_appload_fail(const struct fp_appload *load, const struct fp_appway *way, const char *what, int r);
 
 int fp_appload_measure_sort(struct fp_appload_scene *scene, const struct fp_appload *load,
                             const struct fp_appway *way, struct fp_appload_result *ret_result);

@@ -13,10 +13,8 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "guardian.h"
-#include "log.h"
 #include "redisload.h"
 
-#define LABEL    "bench apps"
 #define START_NS (60 * FP_NSEC_PER_SEC)
 #define LOOK_NS  (2 * (long)FP_NSEC_PER_MSEC)
 
@@ -83,22 +81,18 @@ int fp_appload_measure_redis(struct fp_appload_scene *scene, const struct fp_app
 	const char *argv[] = {scene->program, "--port", "0", "--unixsocket", path, "--dir",
 	                      scene->dir,     "--save", "",  "--appendonly", "no", "--loglevel",
 	                      "warning",      NULL};
-	struct fp_apprun_end end;
 	struct fp_apprun run;
+	double seconds;
 	int r, driven;
 
 	snprintf(path, sizeof(path), "%s/" FP_GUARDIAN_SOCKET, scene->dir);
 	unlink(path);
 	r = fp_apprun_start(way, argv, -1, -1, &run);
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, LABEL, "%s: %s", load->name, strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return fp_appload_fail(load, way, scene->program, r);
 	driven = drive(scene, &run, path, ret_result);
-	fp_apprun_wait(&run, &end);
-	r = fp_appload_check(load, &end, ret_result);
+	r = fp_appload_wait(load, &run, &seconds, ret_result);
 	if (r < 0 || ret_result->killed || driven == 0)
 		return r;
-	fp_log(FP_LOG_ERROR, LABEL, "%s: its server: %s", load->name, strerror(-driven));
-	return driven;
+	return fp_appload_fail(load, way, "its server", driven);
 }

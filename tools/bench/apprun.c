@@ -69,7 +69,7 @@ static _Noreturn void become(char *const *words, const struct fp_memgroup *group
 int fp_apprun_start(const struct fp_appway *way, const char *const *argv, int in_fd, int out_fd,
                     struct fp_apprun *ret_run)
 {
-	struct fp_apprun run = {.group = way->group};
+	struct fp_apprun run = {.way = way};
 	char *words[FP_APPRUN_WORDS];
 	pid_t parent = getpid();
 	int r = join(way, argv, words);
@@ -104,7 +104,7 @@ void fp_apprun_wait(const struct fp_apprun *run, struct fp_apprun_end *ret_end)
 		;
 	*ret_end = (struct fp_apprun_end){
 	    .status = status,
-	    .killed = status != 0 && run->group && fp_memgroup_has_killed(run->group),
+	    .killed = status != 0 && run->way->group && fp_memgroup_has_killed(run->way->group),
 	    .seconds = (double)(fp_clock_kernel_ns() - run->start_ns) / FP_NSEC_PER_SEC,
 	    .peak_bytes = (uint64_t)usage.ru_maxrss << 10,
 	};

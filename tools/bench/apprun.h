@@ -13,8 +13,9 @@
 
 #define FP_APPRUN_WORDS 64
 
-/* How a program gets its memory. Zeros: as any program. */
+/* How a program gets its memory: a contender. */
 struct fp_appway {
+	const char *name;
 	const char *words[FP_APPRUN_WORDS]; /* a command that runs the program: `farpage run` */
 	unsigned n_words;
 	const struct fp_memgroup *group; /* NULL: none */
@@ -23,7 +24,7 @@ struct fp_appway {
 struct fp_apprun {
 	pid_t pid;
 	uint64_t start_ns;
-	const struct fp_memgroup *group;
+	const struct fp_appway *way; /* the caller's: it lives as long as the run */
 };
 
 struct fp_apprun_end {

@@ -15,10 +15,8 @@
 
 #include "appload.h"
 #include "cleanup.h"
-#include "log.h"
 #include "rng.h"
 
-#define LABEL        "bench apps"
 #define LINE_BYTES   61   /* with its newline */
 #define TEXT_TENTHS  5    /* sort needs about twice the text */
 #define CHUNK_LINES  1024 /* written at once */
@@ -90,41 +88,36 @@ static int read_checksum(const struct fp_appload_scene *scene, uint64_t *ret_che
 	return n < 0 ? -errno : 0;
 }
 
-static int run_sort(const struct fp_appload_scene *scene, const struct fp_appway *way,
-                    struct fp_apprun_end *ret_end)
+static int start_sort(const struct fp_appload_scene *scene, const struct fp_appway *way,
+                      struct fp_apprun *ret_run)
 {
 	fp_autoclose int in_fd = open_again(scene->text_fd), out_fd = open_again(scene->sorted_fd);
 	char buffer[32];
 	const char *argv[] = {scene->program, "--parallel=1", "-S", buffer, "-T", scene->dir, NULL};
-	struct fp_apprun run;
-	int r = in_fd < 0 ? in_fd : out_fd < 0 ? out_fd : 0;
 
+	if (in_fd < 0 || out_fd < 0)
+		return FP_MIN(in_fd, out_fd);
 	snprintf(buffer, sizeof(buffer), "%" PRIu64 "K", BUFFER_TEXTS * text_bytes(scene) / 1024);
-	if (r == 0)
-		r = fp_apprun_start(way, argv, in_fd, out_fd, &run);
-	if (r == 0)
-		fp_apprun_wait(&run, ret_end);
-	return r;
+	return fp_apprun_start(way, argv, in_fd, out_fd, ret_run);
 }
 
 int fp_appload_measure_sort(struct fp_appload_scene *scene, const struct fp_appload *load,
                             const struct fp_appway *way, struct fp_appload_result *ret_result)
 {
-	struct fp_apprun_end end;
+	struct fp_apprun run;
 	int r = make_files(scene);
 
 	if (r == 0)
 		r = clear_result(scene);
-	if (r == 0)
-		r = run_sort(scene, way, &end);
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, LABEL, "sort: %s", strerror(-r));
-		return r;
-	}
-	r = fp_appload_check(load, &end, ret_result);
+	if (r < 0)
+		return fp_appload_fail(load, way, "the text and its place", r);
+	r = start_sort(scene, way, &run);
+	if (r < 0)
+		return fp_appload_fail(load, way, scene->program, r);
+	r = fp_appload_wait(load, &run, &ret_result->seconds, ret_result);
 	if (r < 0 || ret_result->killed)
 		return r;
-	ret_result->seconds = end.seconds;
 	ret_result->setup_seconds = NAN;
-	return read_checksum(scene, &ret_result->checksum);
+	r = read_checksum(scene, &ret_result->checksum);
+	return r < 0 ? fp_appload_fail(load, way, "the result", r) : 0;
 }

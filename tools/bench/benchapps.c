@@ -114,8 +114,7 @@ static const struct fp_option options[] = {
      .at = offsetof(struct fp_apps, scene.seed), 0, INT64_MAX},
     {"run", "NAME",
      "only run this workload in this process, and print a line with its seconds and checksum: so the bench "
-     "runs its own "
-     "workloads",
+     "runs its own workloads",
      .read = fp_option_word, .at = offsetof(struct fp_apps, run), .words = fp_workload_names},
     {"json", NULL, "one object", .read = fp_option_switch, .at = offsetof(struct fp_apps, json)},
     {.name = NULL},
@@ -177,7 +176,7 @@ static void add_words(struct fp_appway *way, const char *first, const char *seco
 static void take_far_way(const struct fp_apps *apps, unsigned contender, const char *local,
                          struct fp_appway *ret_way)
 {
-	struct fp_appway way = {.n_words = 0};
+	struct fp_appway way = {.name = fp_apps_contenders[contender]};
 
 	add_words(&way, apps->scene.self, "run");
 	add_words(&way, "--fault-mode", fp_apps_contenders[contender]);
@@ -302,7 +301,7 @@ static int measure_plain(struct fp_apps *apps, unsigned load, unsigned round,
                          struct fp_appload_result *ret_result)
 {
 	const struct fp_appload *what = fp_appload_get(load);
-	const struct fp_appway way = {.n_words = 0};
+	const struct fp_appway way = {.name = fp_apps_contenders[FP_APPS_PLAIN]};
 
 	show_progress(what->name, round, fp_apps_contenders[FP_APPS_PLAIN], 100);
 	return what->measure(&apps->scene, what, &way, ret_result);
@@ -314,7 +313,7 @@ static int measure_swap(struct fp_apps *apps, unsigned load, unsigned local, uns
 	const struct fp_appload *what = fp_appload_get(load);
 	uint64_t limit_bytes = fp_apps_local_bytes(apps, load, local) + FP_APPS_SLACK_BYTES;
 	struct fp_memgroup group;
-	const struct fp_appway way = {.group = &group};
+	const struct fp_appway way = {.name = fp_apps_contenders[contender], .group = &group};
 	int r = swap_on(apps, contender, limit_bytes, &group), off;
 
 	if (r < 0)
