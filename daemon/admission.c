@@ -63,15 +63,15 @@ static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	const struct places places = {.cause = FP_REFUSAL_CONNECTIONS,
 	                              .max = conn->server->config->limits.max_connections,
-	                              .n = client->clients->n_conns - conn->server->sessions.n_operators,
-	                              .n_client = client->n_conns - client->n_operators};
+	                              .n = client->clients->n_conns,
+	                              .n_client = client->n_conns};
 	int r;
 
 	if (conn->client == client)
 		return 0;
 	r = check_places(conn, client, &places);
 	if (r == 0)
-		fp_conn_give(conn, client);
+		fp_conn_give(conn, client, FP_CONN_PLACE_CONNECTION);
 	return r;
 }
 
@@ -141,7 +141,8 @@ static bool is_operator(const struct fp_conn *conn)
 
 /*
  * Operators have places of their own, so that no crowd of programs keeps them out. Whoever owns the
- * node needs no place, so that no crowd of operators keeps it out.
+ * node needs no place and takes none, so that no crowd of operators keeps it out. A connection
+ * keeps its place after BYE, until it is freed.
  */
 static int take_operator_place(struct fp_conn *conn, struct fp_client *client,
                                const struct fp_node_secret *secret)
@@ -149,15 +150,16 @@ static int take_operator_place(struct fp_conn *conn, struct fp_client *client,
 	const unsigned rights = FP_RIGHT_STATUS | FP_RIGHT_ADMIN;
 	const struct places places = {.cause = FP_REFUSAL_OPERATORS,
 	                              .max = FP_MAX_OPERATORS,
-	                              .n = conn->server->sessions.n_operators,
+	                              .n = client->clients->n_operators,
 	                              .n_client = client->n_operators};
+	bool is_owner = fp_listen_peer_is_owner(conn->fd);
 	int r;
 
 	if (secret && !(secret->rights & rights))
 		return refuse(conn, -EPERM, (struct fp_refusal){.cause = FP_REFUSAL_RIGHT, .limit = rights});
-	r = fp_listen_peer_is_owner(conn->fd) ? 0 : check_places(conn, client, &places);
+	r = is_owner ? 0 : check_places(conn, client, &places);
 	if (r == 0)
-		fp_conn_give(conn, client);
+		fp_conn_give(conn, client, is_owner ? FP_CONN_PLACE_NONE : FP_CONN_PLACE_OPERATOR);
 	return r;
 }
 
@@ -249,7 +251,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 		return -EPERM;
 	session->unconfirmed = true;
 	fp_node_server_fence(server, session);
-	fp_conn_give(conn, session->client);
+	fp_conn_give(conn, session->client, FP_CONN_PLACE_CONNECTION);
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
 	fp_conn_enter(conn, session);

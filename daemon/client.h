@@ -17,13 +17,24 @@
 
 struct fp_clients;
 
+/*
+ * The limit that a connection counts against, from its handshake until it is freed. The end of its
+ * session changes nothing, because the connection may stay open after it.
+ */
+enum fp_conn_place {
+	FP_CONN_PLACE_CONNECTION, /* max_connections */
+	FP_CONN_PLACE_OPERATOR,   /* FP_MAX_OPERATORS */
+	FP_CONN_PLACE_NONE,       /* none: an operator who owns the node */
+};
+
 struct fp_client {
 	struct fp_client *next;
 	struct fp_clients *clients;
 	char name[FP_CLIENT_NAME_LEN];
 	unsigned refs;
-	unsigned n_sessions, n_operators; /* n_sessions is without those of operators */
-	unsigned n_conns;
+	unsigned n_sessions; /* without those of operators */
+	unsigned n_conns;    /* those with FP_CONN_PLACE_CONNECTION */
+	unsigned n_operators;
 	/*
 	 * The number of the client's shareable pieces of memory. A piece counts until the pool has
 	 * it back.
@@ -41,8 +52,8 @@ struct fp_client {
 struct fp_clients {
 	struct fp_client *first;
 	unsigned n;
-	unsigned n_conns; /* connections of all clients */
-	bool alone;       /* the node has only one user, who may use all of it */
+	unsigned n_conns, n_operators; /* of all clients */
+	bool alone;                    /* the node has only one user, who may use all of it */
 };
 
 /*

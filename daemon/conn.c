@@ -407,7 +407,7 @@ static void free_conn(struct fp_conn *conn)
 	fp_turn_leave(&conn->server->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
-	fp_conn_give(conn, NULL);
+	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	LIST_REMOVE(conn, in_server);
 	close(conn->fd);
 	drop_stash(conn);

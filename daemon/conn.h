@@ -56,6 +56,7 @@ struct fp_conn {
 	 * see stranger.h. NULL: the connection was evicted.
 	 */
 	struct fp_client *client;
+	enum fp_conn_place place; /* what it counts as, of its client */
 	struct fp_node_server *server;
 	int fd;
 	/*

@@ -14,9 +14,12 @@
 
 static void count(struct fp_node_sessions *sessions, struct fp_node_session *session, int by)
 {
-	*(session->is_operator ? &sessions->n_operators : &sessions->n) += (unsigned)by;
-	*(session->is_operator ? &session->client->n_operators : &session->client->n_sessions) +=
-	    (unsigned)by;
+	if (session->is_operator) {
+		sessions->n_operators += (unsigned)by;
+	} else {
+		sessions->n += (unsigned)by;
+		session->client->n_sessions += (unsigned)by;
+	}
 }
 
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,

@@ -67,8 +67,8 @@ struct fp_node_session {
 /* Zero-initialised, it is empty. */
 struct fp_node_sessions {
 	struct fp_node_session *first;
-	unsigned n; /* without those of operators */
-	unsigned n_operators;
+	unsigned n;           /* without those of operators */
+	unsigned n_operators; /* those of operators; their limit counts connections */
 	uint64_t last_id;
 };
 

@@ -49,7 +49,7 @@ static void evict(struct fp_conn *conn)
 		    "%u came from there",
 		    conn->peer, conn->server->strangers.origins.n_conns, conn->client->n_conns);
 	conn->server->counters.evicted++;
-	fp_conn_give(conn, NULL);
+	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	fp_conn_kill(conn);
 	/* Settle it now: with so many strangers its turn may be far away. */
 	fp_conn_settle(conn);
@@ -65,7 +65,7 @@ int fp_stranger_add(struct fp_conn *conn)
 
 	if (!origin)
 		return -ENOMEM;
-	fp_conn_give(conn, origin);
+	fp_conn_give(conn, origin, FP_CONN_PLACE_CONNECTION);
 	fp_client_put(origin);
 	TAILQ_INSERT_TAIL(&strangers->list, conn, stranger);
 	if (strangers->origins.n_conns > fp_strangers_max(server) && !server->options.private_node)
@@ -73,20 +73,29 @@ int fp_stranger_add(struct fp_conn *conn)
 	return 0;
 }
 
-void fp_conn_give(struct fp_conn *conn, struct fp_client *client)
+static void count(struct fp_client *client, enum fp_conn_place place, int by)
+{
+	if (place == FP_CONN_PLACE_CONNECTION) {
+		client->n_conns += (unsigned)by;
+		client->clients->n_conns += (unsigned)by;
+	} else if (place == FP_CONN_PLACE_OPERATOR) {
+		client->n_operators += (unsigned)by;
+		client->clients->n_operators += (unsigned)by;
+	}
+}
+
+void fp_conn_give(struct fp_conn *conn, struct fp_client *client, enum fp_conn_place place)
 {
 	struct fp_client *before = conn->client;
 
 	if (is_stranger(conn))
 		TAILQ_REMOVE(&conn->server->strangers.list, conn, stranger);
-	conn->client = client;
-	if (client) {
-		fp_client_ref(client)->n_conns++;
-		client->clients->n_conns++;
-	}
+	if (client)
+		count(fp_client_ref(client), place, 1);
 	if (before) {
-		before->n_conns--;
-		before->clients->n_conns--;
+		count(before, conn->place, -1);
 		fp_client_put(before);
 	}
+	conn->client = client;
+	conn->place = place;
 }

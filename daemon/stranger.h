@@ -42,8 +42,9 @@ int fp_stranger_add(struct fp_conn *conn);
 
 /*
  * Gives the connection to client, and removes it from the strangers if it is one. The connection
- * holds a reference to client from now on. NULL: the connection ends.
+ * holds a reference to client from now on, and counts against the limit of `place`. NULL: the
+ * connection ends.
  */
-void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
+void fp_conn_give(struct fp_conn *conn, struct fp_client *client, enum fp_conn_place place);
 
 #endif

@@ -34,7 +34,7 @@ enum fp_refusal_cause {
 	FP_REFUSAL_SESSIONS = 9,      /* sessions */
 	FP_REFUSAL_CONNECTIONS = 10,  /* connections */
 	FP_REFUSAL_LINKS = 11,        /* links of the session */
-	FP_REFUSAL_OPERATORS = 12,    /* sessions of operators */
+	FP_REFUSAL_OPERATORS = 12,    /* connections of operators' sessions */
 	/* The client needs one of these rights: 1 lease, 2 status, 4 admin, or a sum of them; 0. */
 	FP_REFUSAL_RIGHT = 13,
 	FP_REFUSAL_ADOPTED_LEASES = 14, /* places for adopted leases, of the client's sessions */

@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 
-from farpaged import (BUSY, DENIED, DRAIN, DRAINING, FILES, FULL, GONE, LINK, MEMFD, NOT_PERMITTED, OPERATOR, OVER_QUOTA,
+from farpaged import (BUSY, BYE, DENIED, DRAIN, DRAINING, FILES, FULL, GONE, LINK, MEMFD, NOT_PERMITTED, OPERATOR, OVER_QUOTA,
                       RESUME, SHARE, STATUS, UNDRAIN, Connection, NodeCase, Refused, main, secret_file)
 
 MIB = 1 << 20
@@ -196,6 +196,33 @@ class Operators(NodeCase):
         held.pop().close()
         held[-1].await_status(lambda s: s["operators"] == 5)
         self.operator(node)
+
+    def test_bye_frees_no_place(self):
+        """The connection stays open after it, so the place is taken until the connection is
+        closed."""
+        node = self.start(config(limits="max_connections: 8, handshake_timeout: 60s"))
+        held = []
+        for _ in range(6):
+            held.append(self.operator(node))
+            held[-1].ask(BYE)
+        with self.assertRaises(Refused) as refused:
+            self.operator(node)
+        self.assertEqual(refused.exception.refusal, ("operators", 6, 6, SHARE))
+        programs = [node.session(node.urls[1]) for _ in range(6)]  # they have all of their own places
+        self.assertEqual(programs[0].status()["operators"], 0)
+        held.pop().close()
+        programs[0].await_status(lambda s: s["connections"] == 11)
+        self.operator(node)
+
+    def test_the_owner_takes_no_place(self):
+        node = self.start(config(limits="max_connections: 8"))
+        owners = [self.operator(node, node.urls[0]) for _ in range(9)]
+        others = [self.operator(node) for _ in range(6)]
+        self.assertEqual(owners[0].status()["operators"], len(owners) + len(others))
+        for owner in owners[1:]:
+            owner.ask(BYE)
+        programs = [node.session(node.urls[0]) for _ in range(6)]
+        self.assertEqual(len(programs[0].status()["sessions"]), 6)
 
     def test_the_owner_needs_no_place(self):
         """The owner of the node comes over its UNIX socket, after others have taken all eight
