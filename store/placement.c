@@ -95,7 +95,10 @@ static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 		offer->lease_bytes = half(offer->lease_bytes);
 }
 
-static int ask_free(struct fp_node *node, struct offer *ret_offer)
+/*
+ * 0: *ret_offer is valid. Its lease_bytes are 0 if the port's session has as many leases as it may.
+ */
+static int ask_free(struct placement *p, struct fp_node *node, struct offer *ret_offer)
 {
 	struct fp_node_info info;
 	struct fp_session_epoch *epoch;
@@ -105,8 +108,10 @@ static int ask_free(struct fp_node *node, struct offer *ret_offer)
 		return r;
 	r = fp_session_info(epoch->session, &info);
 	if (r == 0)
-		*ret_offer =
-		    (struct offer){.free_bytes = fp_node_info_room(&info), .n_leases = node->n_leases};
+		*ret_offer = (struct offer){
+		    .free_bytes = fp_node_info_room(&info),
+		    .n_leases = node->n_leases,
+		    .lease_bytes = info.refusal.cause == FP_REFUSAL_LEASES ? 0 : p->store->lease_bytes};
 	return control_end(node, r);
 }
 
@@ -118,7 +123,10 @@ static void group_set_free(struct placement *p, unsigned group, uint64_t free_by
 			offer_set_free(&p->offers[i], free_bytes);
 }
 
-/* Asks every node how much it has left. Returns the sum in bytes. */
+/*
+ * Asks every node how much it has left. Returns the sum in bytes. A port whose session may have no
+ * more leases says nothing about its node: each port has a session of its own.
+ */
 static uint64_t offers_collect(struct placement *p)
 {
 	uint64_t group_free[FP_STORE_MAX_NODES], total = 0;
@@ -127,18 +135,16 @@ static uint64_t offers_collect(struct placement *p)
 		group_free[i] = UINT64_MAX;
 	for (unsigned i = 0; i < p->store->n_nodes; i++) {
 		unsigned group = p->store->nodes[i].group;
-		int r = ask_free(&p->store->nodes[i], &p->offers[i]);
+		int r = ask_free(p, &p->store->nodes[i], &p->offers[i]);
 
-		if (r < 0) {
+		if (r < 0)
 			node_failed(p, i, r);
-			continue;
-		}
-		p->offers[i].lease_bytes = p->store->lease_bytes;
-		group_free[group] = FP_MIN(group_free[group], p->offers[i].free_bytes);
+		else if (p->offers[i].lease_bytes)
+			group_free[group] = FP_MIN(group_free[group], p->offers[i].free_bytes);
 	}
 	for (unsigned i = 0; i < p->store->n_sets; i++) {
 		if (group_free[i] == UINT64_MAX)
-			continue; /* no port answered */
+			continue; /* no port lends */
 		group_set_free(p, i, group_free[i]);
 		total += FP_MIN(group_free[i], UINT64_MAX - total);
 	}

@@ -24,12 +24,15 @@ static const char *reason_of(const struct fp_store *store, const struct fp_short
 	return fp_session_explain(error, refusal, store->rdma, buf, len);
 }
 
-/* True if no line about this port is needed. All ports of a node have the same limits, so the first
- * port that refused gets the only line. */
+/*
+ * True if no line about this port is needed. The ports of a node share its pools and the client's
+ * quota, but each has a session with limits of its own. So a cause is told once for each node.
+ */
 static bool is_told(const struct fp_store *store, const struct fp_shortage *shortage, unsigned node)
 {
 	for (unsigned i = 0; i < node; i++)
-		if (store->nodes[i].group == store->nodes[node].group && shortage->nodes[i].error)
+		if (store->nodes[i].group == store->nodes[node].group && shortage->nodes[i].error &&
+		    shortage->nodes[i].refusal.cause == shortage->nodes[node].refusal.cause)
 			return true;
 	return !shortage->nodes[node].error;
 }

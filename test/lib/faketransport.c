@@ -244,6 +244,15 @@ static int attach(struct fp_session *base, uint32_t id, const struct fp_lease **
 	return r;
 }
 
+static bool has_all_leases(const struct fake_session *session)
+{
+	unsigned n = 0;
+
+	for (uint32_t id = 0; id < MAX_LEASES; id++)
+		n += session->standing->grants[id].memory != 0;
+	return session->node->max_leases && n >= session->node->max_leases;
+}
+
 static int lease_make(struct fake_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease)
 {
 	struct fake_standing *standing = session->standing;
@@ -258,6 +267,8 @@ static int lease_make(struct fake_session *session, uint64_t size_bytes, const s
 		return -ENOSPC;
 	if (node->quota_bytes && node->leased_bytes + size_bytes > node->quota_bytes)
 		return -EDQUOT;
+	if (has_all_leases(session))
+		return -EUSERS;
 	while (standing->grants[id].memory)
 		assert(++id < MAX_LEASES);
 	fake_memory_hold(fake_memory_new(node, size_bytes), standing, id, false);
@@ -359,7 +370,9 @@ static int info(struct fp_session *base, struct fp_node_info *ret_info)
 	if (r == 0)
 		*ret_info = (struct fp_node_info){.capacity_bytes = node->capacity_bytes,
 		                                  .free_bytes = node->capacity_bytes - node->leased_bytes,
-		                                  .quota_bytes = UINT64_MAX}; /* it shows when it is met */
+		                                  .quota_bytes = UINT64_MAX, /* it shows when it is met */
+		                                  .refusal.cause = has_all_leases(session) ? FP_REFUSAL_LEASES
+		                                                                           : FP_REFUSAL_NONE};
 	fake_unlock();
 	return r;
 }

@@ -30,6 +30,7 @@ struct fake_node {
 	/* The behaviour, which the test may change at any time. */
 	uint64_t capacity_bytes;
 	uint64_t quota_bytes; /* 0: none */
+	unsigned max_leases;  /* of one session; 0: any number */
 	unsigned link_depth;  /* ios that a link takes before it returns -EAGAIN; 0: any number */
 	unsigned completions; /* ios that one poll of a link completes; 0: all */
 	enum fake_order order;

@@ -93,6 +93,20 @@ static void ports_share_the_pool_and_spread_the_leases(void **state)
 	bench_close();
 }
 
+/* Each port has a session of its own, and the limit of leases is per session. */
+static void a_port_without_further_leases_does_not_fill_the_node(void **state)
+{
+	fake_nodes[0].max_leases = 2;
+	bench_open_ways(1, 2, 0); /* it has taken one lease of each port */
+	assert_int_equal(fp_store_reserve(b.store, 1), 0);
+	assert_int_equal(fake_nodes[0].n_leases, 3);
+	assert_int_equal(fp_store_reserve(b.store, 64), 0);
+	assert_int_equal(fake_nodes[0].n_leases, 4);
+	assert_int_equal(fp_store_reserve(b.store, 64), -ENOSPC);
+	assert_int_equal(fake_nodes[0].n_leases, 4);
+	bench_close();
+}
+
 static void a_port_falls_back_to_the_others_address(void **state)
 {
 	struct fp_store_node node;
@@ -193,6 +207,7 @@ int main(void)
 	    cmocka_unit_test_setup(an_idle_lane_holds_one_old_link, reset),
 	    cmocka_unit_test_setup(a_lane_opened_meanwhile_gets_its_link_later, reset),
 	    cmocka_unit_test_setup(every_link_learns_the_regions, reset),
+	    cmocka_unit_test_setup(a_port_without_further_leases_does_not_fill_the_node, reset),
 	    cmocka_unit_test_setup(ports_share_the_pool_and_spread_the_leases, reset),
 	    cmocka_unit_test_setup(a_port_falls_back_to_the_others_address, reset),
 	    cmocka_unit_test_setup(a_lesser_transport_is_said_once, reset),
