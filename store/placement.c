@@ -281,28 +281,31 @@ static void ask_why(struct placement *p, unsigned node_idx, uint64_t bytes)
 
 /*
  * Asks each node that has too little room for all of the pages. The node refuses, and its answer
- * names the limit. It also counts and logs the refusal for its operator. If the nodes were asked
- * less than a second ago, this takes their answers of that time.
+ * names the limit. It also counts and logs the refusal for its operator. If a node refused less
+ * than a second ago, this takes its answer of that time. Other errors of that time are not taken:
+ * the node was away then, but has answered since.
  */
 static void ask_nodes_why(struct placement *p, uint64_t n_pages)
 {
 	uint64_t bytes = FP_MIN(n_pages * FP_PAGE_SIZE, ASKED_MAX_BYTES), now_ns = fp_clock_ns();
+	const struct fp_shortage *last = &p->store->shortage;
+	bool is_recent = now_ns < p->store->next_ask_ns;
 	bool asked[FP_STORE_MAX_NODES] = {false}; /* by group: ports of one node share its pools */
 
-	if (now_ns < p->store->next_ask_ns) {
-		for (unsigned i = 0; i < p->store->n_nodes; i++)
-			if (!p->shortage.nodes[i].error)
-				p->shortage.nodes[i] = p->store->shortage.nodes[i];
-		return;
-	}
-	p->store->next_ask_ns = now_ns + ASK_NS;
+	if (!is_recent)
+		p->store->next_ask_ns = now_ns + ASK_NS;
 	for (unsigned i = 0; i < p->store->n_nodes; i++) {
 		unsigned group = p->store->nodes[i].group;
 
-		if (asked[group] || p->shortage.nodes[i].error || p->offers[i].free_bytes >= bytes)
+		if (p->shortage.nodes[i].error)
+			continue;
+		if (is_recent && fp_session_is_refusal(last->nodes[i].error))
+			p->shortage.nodes[i] = last->nodes[i];
+		else if (!asked[group] && p->offers[i].free_bytes < bytes)
+			ask_why(p, i, bytes);
+		else
 			continue;
 		asked[group] = true;
-		ask_why(p, i, bytes);
 	}
 }
 

@@ -141,6 +141,31 @@ static void a_shortage_is_told_after_others_have_met_it(void **state)
 	fp_store_close(store);
 }
 
+/* What kept a node from answering before is no reason once it answers, not even in the same
+ * second. */
+static void a_shortage_is_not_told_by_an_old_error(void **state)
+{
+	struct fp_store *store;
+	struct notices notices = {.n = 0};
+
+	fake_nodes[0].resumable = true;
+	fake_nodes[0].grace_ns = 60 * FP_NSEC_PER_SEC;
+	store = store_open(2, 0);
+	fake_nodes[0].capacity_bytes = fake_nodes[1].capacity_bytes = FAKE_LEASE_BYTES;
+	fake_break(0, FAKE_CUT);
+	assert_int_equal(fp_store_grow(store, 3 * LEASE_PAGES), -ECONNRESET);
+	store->nodes[0].backoff.next_ns = 0;
+	fake_tend(store);
+	assert_true(fp_node_up(&store->nodes[0]));
+	store->notice = note;
+	store->notice_user = &notices;
+	assert_int_equal(fp_store_reserve(store, 3 * LEASE_PAGES), -ENOSPC);
+	assert_int_equal(notices.n, 1);
+	assert_non_null(strstr(notices.last, "node fake://0: the node has no memory to lend"));
+	assert_non_null(strstr(notices.last, "node fake://1: the node has no memory to lend"));
+	fp_store_close(store);
+}
+
 /* All that fits is told, and how many nodes are left out. */
 static void a_shortage_of_many_nodes_fits(void **state)
 {
@@ -419,6 +444,7 @@ int main(void)
 	    cmocka_unit_test_setup(a_reservation_that_fails_leaves_nothing_behind, reset),
 	    cmocka_unit_test_setup(a_shortage_is_told_once, reset),
 	    cmocka_unit_test_setup(a_shortage_is_told_after_others_have_met_it, reset),
+	    cmocka_unit_test_setup(a_shortage_is_not_told_by_an_old_error, reset),
 	    cmocka_unit_test_setup(a_shortage_of_many_nodes_fits, reset),
 	    cmocka_unit_test_setup(the_node_with_the_most_free_comes_first, reset),
 	    cmocka_unit_test_setup(leases_shrink_to_what_a_node_has, reset),
