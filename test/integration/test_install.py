@@ -144,6 +144,53 @@ class Uninstalled(unittest.TestCase):
         self.assertEqual(set(files_below(self.dest)), {configuration, secret})
 
 
+class Host(unittest.TestCase):
+    """What scripts/tell_host.sh says to a host with systemd and udev. Their commands are stubs,
+    each of which writes what it was told."""
+
+    STUBS = {"ldconfig": "", "systemctl": "", "systemd-sysusers": '[ "$1" = farpage.conf ]', "systemd-tmpfiles": '[ "$2" = farpage.conf ]',
+             "udevadm": '[ "$1" = control ] || [ -e /dev/userfaultfd ]'}
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest("takes a mount namespace")
+        self.folder = tempfile.mkdtemp(prefix="farpage-host.")
+        self.addCleanup(shutil.rmtree, self.folder)
+        for name, rule in self.STUBS.items():
+            path = os.path.join(self.folder, name)
+            with open(path, "w") as stub:
+                stub.write(f'#!/bin/sh\necho {name} "$@" >&3\n{rule}\n')
+            os.chmod(path, 0o755)
+
+    def tell(self, prepare):
+        """Returns the commands and their words. Empty folders hide files of ours on this
+        machine."""
+        script = ("set -e; for folder in /etc /usr/local/lib /usr/lib; do for kind in sysusers.d tmpfiles.d; do "
+                  '[ ! -d $folder/$kind ] || mount -t tmpfs x $folder/$kind; done; done\n'
+                  "mount -t tmpfs x /run; mkdir -p /run/systemd/system /run/udev; "
+                  "/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/udev/control\")'\n"
+                  f'{prepare}; exec 3>&1; PATH="$0:$PATH" exec "$1"')
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, self.folder, os.path.abspath(os.path.join(SCRIPTS, "tell_host.sh"))],
+                              capture_output=True, text=True, timeout=toolcase.TIMEOUT)
+        if "unshare" in done.stderr or "mount" in done.stderr:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout.splitlines()
+
+    FILES = "mkdir /run/sysusers.d /run/tmpfiles.d; touch /run/sysusers.d/farpage.conf /run/tmpfiles.d/farpage.conf"
+
+    def test_only_our_files_are_applied(self):
+        self.assertEqual(self.tell(f"{self.FILES}; mount -t tmpfs x /dev; touch /dev/userfaultfd"), [
+            "ldconfig", "systemctl daemon-reload", "systemd-sysusers farpage.conf", "systemd-tmpfiles --create farpage.conf",
+            "udevadm control --reload", "udevadm trigger --name-match=userfaultfd"])
+
+    def test_a_kernel_without_the_device(self):
+        self.assertEqual(self.tell(f"{self.FILES}; mount -t tmpfs x /dev")[-1], "udevadm control --reload")
+
+    def test_after_an_uninstall(self):
+        self.assertEqual(self.tell("mount -t tmpfs x /dev"), ["ldconfig", "systemctl daemon-reload", "udevadm control --reload"])
+
+
 class Targets(unittest.TestCase):
     def test_make_builds_no_tests(self):
         """`make` builds what is installed, and all of it."""
