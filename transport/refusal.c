@@ -72,7 +72,11 @@ static void explain_bytes(const struct fp_refusal *refusal, char *buf, size_t le
 
 	fp_size_format(refusal->limit, limit, sizeof(limit));
 	fp_size_format(left(refusal), rest, sizeof(rest));
-	if (refusal->cause == FP_REFUSAL_POOLS && left(refusal))
+	if (refusal->cause == FP_REFUSAL_POOLS && !refusal->limit)
+		snprintf(buf, len,
+		         "none of the node's pools can be mapped over shm, because their backing is "
+		         "anonymous: use the backing memfd or hugetlb, or connect over tcp");
+	else if (refusal->cause == FP_REFUSAL_POOLS && left(refusal))
 		snprintf(buf, len, "of the node's pools (%s), none has more than %s left: " ENLARGE, limit,
 		         rest);
 	else if (refusal->cause == FP_REFUSAL_POOLS)

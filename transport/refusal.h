@@ -21,7 +21,7 @@ enum fp_refusal_cause {
 	FP_REFUSAL_NONE = 0,     /* the node gave no cause, or one of a later version: 0, 0 */
 	FP_REFUSAL_DRAINING = 1, /* 0, 0 */
 	/* Bytes of the pools that the session can lease from; all but the most that one has
-	 * left. */
+	 * left. 0, 0: the session maps its leases, and no pool can be mapped. */
 	FP_REFUSAL_POOLS = 2,
 	FP_REFUSAL_HOST_MEMORY = 3, /* bytes that the host can still give, 0 if it gave none; 0 */
 	FP_REFUSAL_QUOTA = 4,       /* bytes of the client, in all its sessions */

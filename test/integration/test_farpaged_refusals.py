@@ -63,6 +63,13 @@ class Refusals(NodeCase):
         self.meets(("pools", 2 * MIB, 2 * MIB), FULL, session.lease, MIB)
         node.session(node.urls[1]).lease(MIB)
 
+    def test_no_pool_can_be_mapped(self):
+        node = self.start(config("[ { name: own, size: 8M, backing: anonymous } ]"))
+        session = node.session(node.urls[0], features=MEMFD)
+        self.meets(("pools", 0, 0), FULL, session.lease, MIB)
+        node.await_log("none of the node's pools can be mapped over shm")
+        node.session(node.urls[1]).lease(MIB)
+
     def test_two_pools(self):
         """A lease comes from one pool."""
         node = self.start(config("[ { name: one, size: 4M }, { name: two, size: 4M } ]"))

@@ -37,6 +37,7 @@ static void test_words(void **state)
 	     "the node's pools (64.0 MiB), none has more than 4.0 MiB left", "--pool-size", "one more node");
 	says(R(.cause = FP_REFUSAL_POOLS, .limit = 64 * MIB, .used = 64 * MIB), "0 B left of 64.0 MiB",
 	     "--pool-size", "one more node");
+	says(R(.cause = FP_REFUSAL_POOLS), "can be mapped over shm", "memfd or hugetlb", "over tcp");
 	says(R(.cause = FP_REFUSAL_HOST_MEMORY, .limit = 3 * MIB), "only 3.0 MiB", "MemoryMax=");
 	says(R(.cause = FP_REFUSAL_HOST_MEMORY), "could not give the memory", "MemoryMax=");
 	says(R(.cause = FP_REFUSAL_MAPPED_LEASES, .by_files = true), "no file descriptor left",
