@@ -272,13 +272,31 @@ static const struct passwd *server_user(const struct arguments *args)
 }
 
 /*
+ * Gives this process, which is root's, another user and the groups of that user. A negative errno:
+ * it stays who it is, because a user namespace lacks the user or the groups. So what can fail comes
+ * first, and is undone.
+ */
+static int become(const struct passwd *user)
+{
+	if (seteuid(user->pw_uid) < 0 || seteuid(0) < 0 || initgroups(user->pw_name, user->pw_gid) < 0)
+		return -errno;
+	if (setgid(user->pw_gid) < 0 || setuid(user->pw_uid) < 0) { /* it would be half another user */
+		wrong("--user %s: %s", user->pw_name, strerror(errno));
+		exit(EXIT_USAGE);
+	}
+	return 0;
+}
+
+/*
  * Becomes the user that will serve, so that the check meets what that user meets: files that it
  * can't read, folders that it can't enter. *ret_user: that user; NULL: this process stays who it
- * is.
+ * is. Where it can't become the user farpage, it warns and stays who it is.
  */
 static int become_server(const struct arguments *args, const char **ret_user)
 {
 	const struct passwd *user = server_user(args);
+	char reason[64];
+	int r;
 
 	*ret_user = NULL;
 	if (!user && args->user)
@@ -287,9 +305,16 @@ static int become_server(const struct arguments *args, const char **ret_user)
 		return 0;
 	if (geteuid() != 0)
 		return args->user ? wrong("--user %s: only root can check for another user", args->user) : 0;
-	if (initgroups(user->pw_name, user->pw_gid) < 0 || setgid(user->pw_gid) < 0 ||
-	    setuid(user->pw_uid) < 0)
-		return wrong("--user %s: %s", user->pw_name, strerror(errno));
+	r = become(user);
+	if (r < 0 && args->user)
+		return wrong("--user %s: this process cannot become that user: %s", user->pw_name,
+		             fp_strerror(r, reason, sizeof(reason)));
+	if (r < 0) {
+		fp_log(FP_LOG_WARNING, "config",
+		       "checked for the present user: this process cannot become the user %s: %s",
+		       user->pw_name, fp_strerror(r, reason, sizeof(reason)));
+		return 0;
+	}
 	*ret_user = user->pw_name;
 	return 0;
 }

@@ -243,6 +243,24 @@ class Config(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("the user farpage may not read it", done.stderr)
 
+    @unittest.skipUnless(os.geteuid() == 0, "takes a mount namespace")
+    def test_a_user_namespace_without_the_user(self):
+        """Root there can't become the user farpage: it checks for itself, unless --user names the
+        user."""
+        config = self.write("listen: unix:DIR/s\n" + POOL)
+        with open("/etc/passwd", encoding="utf-8") as f:
+            users = self.write(f.read() + "farpage:x:64999:64999::/:/bin/false\n", "passwd", 0o644)
+        script = 'mount --bind "$0" /etc/passwd || exit 77; exec "$FARPAGED" --check --config "$@"'
+        for words, status, says in (([], 0, "checked for the present user: this process cannot become the user farpage: "),
+                                    (["--user", "farpage"], 2, "--user farpage: this process cannot become that user: ")):
+            done = subprocess.run(["unshare", "-r", "-m", "sh", "-c", script, users, config, *words], capture_output=True, text=True,
+                                  timeout=20, check=False)
+            if done.returncode == 77 or "unshare" in done.stderr:
+                self.skipTest(done.stderr.strip())
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(done.stdout, "" if status else f"{config}: valid\n")
+
     def test_who_may_check_for_another(self):
         config = self.write("listen: unix:DIR/s\n" + POOL)
         self.assertEqual(farpaged("--check", "--config", config, "--user", "no-such-user")[0], 2)
