@@ -112,7 +112,7 @@ static bool inet6_overlaps(const struct sockaddr_in6 *a, const struct sockaddr_i
 	        IN6_IS_ADDR_UNSPECIFIED(&a->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&b->sin6_addr));
 }
 
-/* A socket of [::] takes the port for IPv4, too. */
+/* A socket of [::] takes the port for IPv4, too: see set_options. */
 static bool dual_stack_overlaps(const struct fp_listen_address *a, const struct fp_listen_address *b)
 {
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->sockaddr;
@@ -206,23 +206,33 @@ bool fp_listen_is_taken_by_file(const struct fp_listen_address *address)
 	return path && lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
 }
 
+/*
+ * SO_REUSEADDR: a restart need not wait for old connections to time out. Accepted sockets inherit
+ * TCP_NODELAY from the listener. IPV6_V6ONLY: [::] means IPv4, too, whatever net.ipv6.bindv6only
+ * says.
+ */
+static int set_options(int fd, int family)
+{
+	const int zero = 0, one = 1;
+
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+	    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
+		return -errno;
+	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero)) < 0)
+		return -errno;
+	return 0;
+}
+
 int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 {
-	const int one = 1;
 	fp_autoclose int fd = socket(address->sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	int r;
 
 	if (fd < 0)
 		return -errno;
-	if (address->sockaddr.ss_family != AF_UNIX) {
-		/*
-		 * SO_REUSEADDR: a restart need not wait for old connections to time out. Accepted
-		 * sockets inherit TCP_NODELAY from the listener.
-		 */
-		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
-			return -errno;
-	}
+	r = address->sockaddr.ss_family != AF_UNIX ? set_options(fd, address->sockaddr.ss_family) : 0;
+	if (r < 0)
+		return r;
 	r = fp_listen_is_taken_by_file(address) ? -ENOTSOCK : bind_to(fd, address);
 	if (r < 0)
 		return r;
