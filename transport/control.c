@@ -14,6 +14,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "kept_refusal.h"
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
@@ -39,9 +40,9 @@ struct fp_control {
 	pthread_mutex_t lock;
 	struct fp_handshake *handshake;
 	uint64_t last_tag;
-	int error;                 /* the errno that broke the connection; 0 while it works */
-	struct fp_refusal refusal; /* why the node refused the last call that it refused */
+	int error;     /* the errno that broke the connection; 0 while it works */
 	bool inherits; /* resumed or adopted: the node may have leases that this side does not know */
+	struct fp_kept_refusal refusal; /* of the last call or link; it has its own lock */
 	/* written under lock, read by links */
 	_Atomic(struct fp_lease *) leases[FP_WIRE_MAX_LEASE_ID + 1];
 };
@@ -64,10 +65,7 @@ static void control_unlock(struct fp_control **control)
 	pthread_mutex_unlock(&(*control)->lock);
 }
 
-/*
- * In a forked child the mappings are no longer the session's: something else may lie at their
- * addresses.
- */
+/* In a forked child the mappings are no longer the session's: something else may lie there. */
 static void lease_free(struct fp_control *control, struct fp_lease *lease, bool detach)
 {
 	if (lease && detach && control->ops->detach && control->opener == getpid())
@@ -94,6 +92,7 @@ static void control_free(struct fp_control *control, bool abort)
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
 	pthread_mutex_destroy(&control->lock);
+	fp_kept_refusal_done(&control->refusal);
 	explicit_bzero(control->welcome.token, sizeof(control->welcome.token));
 	free(control);
 }
@@ -125,6 +124,7 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	if (!control)
 		return -ENOMEM;
 	pthread_mutex_init(&control->lock, NULL);
+	fp_kept_refusal_init(&control->refusal);
 	control->base.transport = ops->transport;
 	control->ops = ops;
 	control->opener = getpid();
@@ -219,22 +219,17 @@ int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_h
                          struct fp_wire_welcome *ret_welcome)
 {
 	struct fp_control *control = control_of(session);
+	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
 	struct fp_handshake_options hello = {.purpose = FP_WIRE_LINK,
 	                                     .client_name = control->client_name,
 	                                     .secret = control->secret,
+	                                     .refusal = &refusal,
 	                                     .session = &control->welcome};
+	int r = fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_handshake,
+	                          ret_welcome);
 
-	struct fp_refusal refusal = {.cause = FP_REFUSAL_NONE};
-	int r;
-
-	hello.refusal = &refusal;
-	r = fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_handshake,
-	                      ret_welcome);
-	if (r < 0) {
-		pthread_mutex_lock(&control->lock);
-		control->refusal = refusal;
-		pthread_mutex_unlock(&control->lock);
-	}
+	if (r < 0)
+		fp_kept_refusal_set(&control->refusal, &refusal);
 	return r;
 }
 
@@ -328,6 +323,7 @@ static int exchange(struct fp_control *control, const struct question *question,
 static int ask(struct fp_control *control, const struct question *question, size_t *ret_len,
                const void **ret_payload)
 {
+	struct fp_refusal refusal;
 	int r = control->error;
 
 	if (r == 0) /* the program may own this descriptor by now: send it no byte */
@@ -335,7 +331,8 @@ static int ask(struct fp_control *control, const struct question *question, size
 	if (r == 0)
 		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0) {
-		fp_handshake_refusal(*ret_payload, *ret_len, &control->refusal);
+		fp_handshake_refusal(*ret_payload, *ret_len, &refusal);
+		fp_kept_refusal_set(&control->refusal, &refusal);
 		return fp_wire_status_to_errno(r);
 	}
 	if (r < 0 && r != -ETIMEDOUT)
@@ -649,9 +646,7 @@ int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 
 void fp_control_refusal(struct fp_session *session, struct fp_refusal *ret_refusal)
 {
-	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
-
-	*ret_refusal = control->refusal;
+	fp_kept_refusal_get(&control_of(session)->refusal, ret_refusal);
 }
 
 int fp_control_status(struct fp_session *session, char **ret_json)
