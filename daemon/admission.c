@@ -14,8 +14,6 @@
 #include "request.h"
 #include "node_server.h"
 
-#define MAX_LINKS 64 /* links that one session may have */
-
 static int refuse(struct fp_conn *conn, int r, struct fp_refusal refusal)
 {
 	conn->refusal = refusal;
@@ -221,10 +219,11 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 		return refuse(conn, -EACCES, (struct fp_refusal){.cause = FP_REFUSAL_SESSION});
 	if (!has_links(session))
 		return -EPERM;
-	if (session->n_links >= MAX_LINKS)
-		return refuse(
-		    conn, -EUSERS,
-		    (struct fp_refusal){.cause = FP_REFUSAL_LINKS, .limit = MAX_LINKS, .used = MAX_LINKS});
+	if (session->n_links >= FP_WIRE_MAX_LINKS)
+		return refuse(conn, -EUSERS,
+		              (struct fp_refusal){.cause = FP_REFUSAL_LINKS,
+		                                  .limit = FP_WIRE_MAX_LINKS,
+		                                  .used = FP_WIRE_MAX_LINKS});
 	r = take_place(conn, session->client);
 	if (r < 0)
 		return r;

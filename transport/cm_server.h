@@ -27,8 +27,6 @@
 #include "verbs.h"
 #include "wire.h"
 
-#define FP_CM_SERVER_MAX_LINKS 64u /* of one peer */
-
 struct fp_rdma_options;
 struct fp_cm_server;
 struct fp_cm_server_peer;

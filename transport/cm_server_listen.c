@@ -37,7 +37,7 @@ static enum fp_wire_status judge_request(const struct fp_cm_server *server,
 	*ret_peer = fp_cm_server_find_peer(server, &cm);
 	if (!*ret_peer)
 		return FP_WIRE_DENIED;
-	return (*ret_peer)->n_links < FP_CM_SERVER_MAX_LINKS ? FP_WIRE_OK : FP_WIRE_BUSY;
+	return (*ret_peer)->n_links < FP_WIRE_MAX_LINKS ? FP_WIRE_OK : FP_WIRE_BUSY;
 }
 
 static int let_in(struct fp_cm_server_peer *peer, struct fp_verbs_request *request)

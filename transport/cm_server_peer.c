@@ -154,7 +154,7 @@ int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_ve
 		return -EPERM;
 	if (peer->ended)
 		return -ECONNRESET;
-	if (peer->n_links >= FP_CM_SERVER_MAX_LINKS)
+	if (peer->n_links >= FP_WIRE_MAX_LINKS)
 		return -EUSERS;
 	r = fp_verbs_manual_open(peer->domain, &how, &conn, ret_own);
 	if (r == 0)

@@ -215,6 +215,11 @@ void **fp_control_private(struct fp_session *session)
 	return &control_of(session)->private;
 }
 
+void fp_control_set_refusal(struct fp_session *session, const struct fp_refusal *refusal)
+{
+	fp_kept_refusal_set(&control_of(session)->refusal, refusal);
+}
+
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome)
 {

@@ -73,6 +73,11 @@ void fp_control_abandon(struct fp_session *session);
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
 /*
+ * Stores what fp_control_refusal returns, for links that do not open by fp_control_open_link. Any
+ * thread may call it. It waits for no call under way.
+ */
+void fp_control_set_refusal(struct fp_session *session, const struct fp_refusal *refusal);
+/*
  * The node's WELCOME. It never changes, and nor do the results of the next two functions. Any
  * thread may call all three.
  */

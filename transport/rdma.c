@@ -150,6 +150,11 @@ static void find_node(const struct fp_session *session, struct sockaddr_storage 
 
 static int connect_cm(struct fp_session *session, uint64_t deadline_ns, struct fp_verbs_conn **ret_conn)
 {
+	/* a reply has no room for a refusal, but BUSY has this cause alone */
+	static const struct fp_refusal busy = {.cause = FP_REFUSAL_LINKS,
+	                                       .limit = FP_WIRE_MAX_LINKS,
+	                                       .used = FP_WIRE_MAX_LINKS},
+	                               none = {.cause = FP_REFUSAL_NONE};
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(fp_control_rdma(session));
 	uint8_t bytes[sizeof(struct fp_wire_cm)], reply[256];
@@ -165,6 +170,8 @@ static int connect_cm(struct fp_session *session, uint64_t deadline_ns, struct f
 	r = judge_reply(r, reply, reply_len);
 	if (r == 0)
 		*ret_conn = fp_take_ptr(conn);
+	else
+		fp_control_set_refusal(session, r == -EUSERS ? &busy : &none);
 	return r;
 }
 

@@ -32,6 +32,7 @@
 #define FP_WIRE_CM_NONCE_BYTES 16
 #define FP_WIRE_CM_PROOF_BYTES 16
 #define FP_WIRE_MAX_PING       4096u /* bytes that a PING may carry */
+#define FP_WIRE_MAX_LINKS      64u   /* that one session may have */
 #define FP_WIRE_MAX_SEGS       64u
 #define FP_WIRE_MAX_SEG_BYTES  65536u
 #define FP_WIRE_MAX_STATUS     65536u /* bytes of a STATUS_REPLY's JSON text */

@@ -72,7 +72,7 @@ static void no_more_links_than_allowed(void **state)
 {
 	struct fp_cm_server_peer *peer = enter(*state, 7), *other = enter(*state, 8);
 
-	for (unsigned i = 0; i < FP_CM_SERVER_MAX_LINKS; i++)
+	for (unsigned i = 0; i < FP_WIRE_MAX_LINKS; i++)
 		assert_int_equal(ask(*state, 7, token), -2);
 	assert_int_equal(ask(*state, 7, token), FP_WIRE_BUSY);
 	assert_int_equal(ask(*state, 8, token), -2);
