@@ -15,14 +15,17 @@ def read(folder, name):
         return json.load(f)
 
 
-def refuse_if_in_use():
-    """Ends with a message if a node serves: it would lose its unit, and programs their pages."""
+def refuse_if_in_use(paths):
+    """Ends with a message if a node serves by a unit of these paths: it would lose its unit, and
+    programs their pages. A unit of another installation does not matter."""
+    try:
+        unit = subprocess.run(["systemctl", "show", "-P", "FragmentPath", "farpaged"], capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return
+    if not unit or os.path.realpath(unit) not in map(os.path.realpath, paths):
+        return
     for state in ("is-active", "is-enabled"):
-        try:
-            in_use = subprocess.run(["systemctl", "--quiet", state, "farpaged"], stderr=subprocess.DEVNULL).returncode == 0
-        except FileNotFoundError:
-            return
-        if in_use:
+        if subprocess.run(["systemctl", "--quiet", state, "farpaged"], stderr=subprocess.DEVNULL).returncode == 0:
             sys.exit("uninstall: the service farpaged is in use: drain the node (man farpage-node), then run "
                      "`systemctl disable --now farpaged`, then uninstall again")
 
@@ -56,11 +59,11 @@ def main():
     dest = dest and os.path.join(folder, dest)
     if not os.path.exists(os.path.join(folder, "meson-info/intro-installed.json")):
         sys.exit(f"uninstall: {folder} is no build folder; `make BUILD=FOLDER uninstall` names another")
-    if not dest:
-        refuse_if_in_use()
     options = {option["name"]: option["value"] for option in read(folder, "buildoptions")}
     configuration = os.path.join(options["prefix"], options["sysconfdir"], "farpage/farpaged.yaml")
     paths = [dest + path for path in read(folder, "installed").values()]
+    if not dest:
+        refuse_if_in_use(paths)
     if not any([remove(path) for path in paths]):
         sys.exit(f"uninstall: nothing of {folder} is installed in {dest + options['prefix']}")
     remove_configuration(dest + configuration)
