@@ -9,12 +9,14 @@ LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all tests demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench \
+.PHONY: all build tests demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench \
 	install uninstall format clean help
 
 all: ## build what is installed into $(BUILD)/
 	@scripts/setup.sh build
 	@FARPAGE_SUITES=installed scripts/build.sh $(BUILD)
+
+build: all
 
 tests: ## build everything, the tests too
 	@scripts/setup.sh build tests
