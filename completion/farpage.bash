@@ -14,6 +14,7 @@ _farpage_options() {
 # OPTION COMMAND...: the name of the value that the option takes; nothing if it takes none
 _farpage_value() {
 	local option=$1
+	[[ $option =~ ^--[a-z-]+$ ]] || return 0 # it becomes part of a program of sed
 	shift
 	"$@" --help 2>/dev/null | sed -n "s/^  $option \([A-Z]\{1,\}\) .*/\1/p"
 }

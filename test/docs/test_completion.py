@@ -85,6 +85,8 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.complete("farpage run --node "), URLS)
         self.assertEqual(self.complete("farpage node status "), URLS)
         self.assertEqual(self.complete("farpage run --node r"), {"rdma://", "rdma+tcp://"})
+        self.assertEqual(self.complete("farpage run --node=tcp://mem1 --rep"), {"--report"})
+        self.assertEqual(self.complete("farpage hist --since=/tmp/a --ki"), {"--kind"})
 
     def test_programs(self):
         lines = ["farpage run basen", "farpage run --report basen", "farpage run --node tcp://x --heap all basen",
