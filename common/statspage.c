@@ -36,6 +36,7 @@
 struct proc_stat {
 	char command[64];
 	char state;
+	long n_threads;
 	uint64_t start_ticks;
 };
 
@@ -58,8 +59,8 @@ static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 	close_paren = strrchr(text, ')');
 	if (!open_paren || !close_paren ||
 	    sscanf(close_paren + 1,
-	           " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
-	           &stat.state, &stat.start_ticks) != 2)
+	           " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %" SCNu64,
+	           &stat.state, &stat.n_threads, &stat.start_ticks) != 3)
 		return -EPROTO;
 	*close_paren = '\0';
 	snprintf(stat.command, sizeof(stat.command), "%s", open_paren + 1);
@@ -248,12 +249,19 @@ int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len)
 	return (size_t)n < len ? 0 : -ENAMETOOLONG;
 }
 
+/* A program whose main thread called pthread_exit is in state Z while its other threads run. */
 int fp_statspage_alive(const struct fp_statspage *page)
 {
 	struct proc_stat stat;
 
 	return proc_stat_read(page->pid, &stat) == 0 && stat.start_ticks == page->start_ticks &&
-	       stat.state != 'Z' && stat.state != 'X';
+	       (stat.state != 'Z' || stat.n_threads > 1) && stat.state != 'X';
+}
+
+bool fp_statspage_same(const struct fp_statspage *a, const struct fp_statspage *b)
+{
+	return a->pid == b->pid && a->start_ticks == b->start_ticks &&
+	       a->start_realtime_ns == b->start_realtime_ns;
 }
 
 /*

@@ -70,9 +70,9 @@ struct fp_statspage {
 	uint32_t size_bytes; /* sizeof(struct fp_statspage) */
 	int32_t pid;
 	int32_t ppid;
-	uint64_t start_ticks; /* field 22 of /proc/PID/stat, to notice that the PID was reused */
-	uint64_t start_realtime_ns;
-	char command[64]; /* the program's name, as prctl(PR_GET_NAME) gives it */
+	uint64_t start_ticks;       /* field 22 of /proc/PID/stat, to notice that the PID was reused */
+	uint64_t start_realtime_ns; /* when the page was made: tells pages of one process apart */
+	char command[64];           /* the program's name, as prctl(PR_GET_NAME) gives it */
 	char fault_mode[16];
 	char capture[16];        /* "move" or "protect" */
 	_Atomic uint64_t exited; /* 1 once the program has exited in good order */
@@ -165,8 +165,17 @@ int fp_statspage_path(pid_t pid, char *buf, size_t len);
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
-/* Returns 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
+/*
+ * Returns 1 if the process that wrote page still lives (same pid and start time), 0 if not. It may
+ * run another program by now: fp_statsview tells whether the page still has a writer.
+ */
 int fp_statspage_alive(const struct fp_statspage *page);
+
+/*
+ * True if both are looks at one page: at one far memory of one program. A program that calls exec
+ * keeps its process number and start time, but makes another page.
+ */
+bool fp_statspage_same(const struct fp_statspage *a, const struct fp_statspage *b);
 
 /*
  * Returns the PID in the name PID.stats of a stats page: usually that of its process. -EINVAL: the

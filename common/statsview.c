@@ -44,13 +44,14 @@ static int copy(int fd, struct fp_statspage *ret_page)
 }
 
 /*
- * A process that we can't see may live in another pid namespace. It then still holds the lock on
- * the file, unless the file system has no locks.
+ * The lock tells it, also of a process in another pid namespace, or of one that now runs another
+ * program (exec). Where the file system has no locks, the process number must do.
  */
 static bool is_dead(const struct fp_statsview *view)
 {
-	return !fp_statspage_alive(&view->page) &&
-	       (flock(view->fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK);
+	if (flock(view->fd, LOCK_SH | LOCK_NB) == 0)
+		return true;
+	return errno != EWOULDBLOCK && !fp_statspage_alive(&view->page);
 }
 
 int fp_statsview_look(struct fp_statsview *view)

@@ -12,7 +12,7 @@
 
 struct fp_statsview {
 	struct fp_statspage page; /* a copy, made at the last look */
-	bool dead; /* no process writes the page: we can't see its process, and nobody holds its lock */
+	bool dead; /* nobody writes the page: its lock is free, or locks fail and its process is gone */
 	uid_t uid; /* the owner of the file; in the views of tools/stats_search.c, the user of the process */
 	int fd;    /* -1: closed, no further look */
 };

@@ -197,9 +197,7 @@ bool fp_histset_is_live(const struct fp_histset *set)
  */
 static bool is_of_another(const struct fp_histset *set)
 {
-	const struct fp_statspage *now = &set->pages->view->page, *before = &set->since.view->page;
-
-	return set->running.n && (now->pid != before->pid || now->start_ticks != before->start_ticks);
+	return set->running.n && !fp_statspage_same(&set->pages->view->page, &set->since.view->page);
 }
 
 int fp_histset_open_since(struct fp_histset *set, const char *path)

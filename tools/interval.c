@@ -23,7 +23,7 @@ void fp_interval_of(const struct fp_statsview *before, const struct fp_statsview
 	uint64_t faults = fp_stats_dir_faults(to);
 
 	*ret_interval = (struct fp_interval){.known = false};
-	if (!before || before->page.pid != to->pid || before->page.start_ticks != to->start_ticks)
+	if (!before || !fp_statspage_same(&before->page, to))
 		return;
 	from = &before->page;
 	fp_hist_subtract(&latency, &from->fault_latency);

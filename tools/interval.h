@@ -19,8 +19,9 @@ struct fp_interval {
 };
 
 /*
- * before is an earlier look at the program of the parameter now, or NULL if there was none. A look
- * at an earlier program with the same process number counts as none.
+ * before is an earlier look at the page of the parameter now, or NULL if there was none. A look at
+ * another page counts as none: one of an earlier program with the same process number, or of
+ * another far memory of the process.
  */
 void fp_interval_of(const struct fp_statsview *before, const struct fp_statsview *now, uint64_t passed_ns,
                     struct fp_interval *ret_interval);

@@ -103,13 +103,14 @@ static bool is_dead(const struct fp_statsview *view, void *user)
 	return view->dead;
 }
 
-/* Closes the pages of processes that are not in this pid namespace. */
+/* Closes the pages that nobody writes, and those of processes that are not in this pid
+ * namespace. */
 static void keep_living(struct fp_stats_dir *pages)
 {
 	size_t kept = 0;
 
 	for (size_t i = 0; i < pages->n; i++) {
-		if (!fp_statspage_alive(&pages->items[i]->page))
+		if (pages->items[i]->dead || !fp_statspage_alive(&pages->items[i]->page))
 			fp_statsview_close(pages->items[i]);
 		else
 			pages->items[kept++] = pages->items[i];

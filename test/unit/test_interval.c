@@ -92,6 +92,9 @@ static void another_program_is_not_compared(void **state)
 	assert_unknown(NULL);
 	before.page.start_ticks++; /* another process got the same number */
 	assert_unknown(&before);
+	before.page.start_ticks--;
+	before.page.start_realtime_ns++; /* the process has called exec, or has several far memories */
+	assert_unknown(&before);
 }
 
 int main(void)

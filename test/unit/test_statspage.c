@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,6 +24,7 @@
 #include <cmocka.h>
 
 #include "cleanup.h"
+#include "fdutil.h"
 #include "statsview.h"
 
 static char folder[] = "/tmp/farpage-unit-XXXXXX", page_path[64];
@@ -325,6 +327,18 @@ static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 	fp_statspage_close(other);
 }
 
+/* A program that calls exec has its process number still, but no page. */
+static void a_page_without_lock_is_dead_though_its_process_lives(void **state)
+{
+	struct fp_statsview *view = NULL;
+
+	create();
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_int_equal(fp_statspage_alive(&view->page), 1);
+	assert_true(view->dead);
+	fp_statsview_close(view);
+}
+
 /* Locks fail over NFS if its lock service does not run. */
 static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
 {
@@ -417,6 +431,47 @@ static void a_page_tells_whether_its_writer_lives(void **state)
 	assert_int_equal(fp_statspage_alive(&view->page), 0); /* the process is a zombie */
 	waitpid(child, NULL, 0);
 	assert_int_equal(fp_statspage_alive(&view->page), 0);
+	fp_statsview_close(view);
+}
+
+static void *wait_for_ever(void *arg)
+{
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static void go_on_without_main_thread(void)
+{
+	struct fp_statspage *page;
+	pthread_t thread;
+
+	if (fp_statspage_create(page_path, false, &page) < 0 ||
+	    pthread_create(&thread, NULL, wait_for_ever, NULL))
+		_exit(1);
+	pthread_exit(NULL);
+}
+
+/* Its process is in state Z, like one that has ended. */
+static void a_writer_lives_without_its_main_thread(void **state)
+{
+	struct fp_statsview *view = NULL;
+	char path[32], text[512] = "";
+	pid_t child = fork();
+
+	if (child == 0)
+		go_on_without_main_thread();
+	snprintf(path, sizeof(path), "/proc/%d/stat", child);
+	for (unsigned i = 0; i < 10000 && !strstr(text, ") Z "); i++) {
+		usleep(1000);
+		assert_true(fp_fd_read_file(path, text, sizeof(text) - 1) > 0);
+	}
+	assert_non_null(strstr(text, ") Z "));
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_int_equal(fp_statspage_alive(&view->page), 1);
+	assert_false(view->dead);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
 	fp_statsview_close(view);
 }
 
@@ -517,11 +572,13 @@ int main(void)
 	    page_test(every_truncation_is_refused),
 	    page_test(a_page_that_is_cut_short_harms_no_reader),
 	    page_test(a_page_is_its_writers_as_long_as_it_is_mapped),
+	    page_test(a_page_without_lock_is_dead_though_its_process_lives),
 	    page_test(where_locks_fail_a_page_of_nobody_is_dead),
 	    page_test(other_versions_are_told_from_other_files),
 	    page_test(texts_without_end_are_refused),
 	    page_test(things_that_are_no_files_are_refused),
 	    page_test(a_page_tells_whether_its_writer_lives),
+	    page_test(a_writer_lives_without_its_main_thread),
 	    page_test(a_name_with_parentheses_is_read),
 	    page_test(a_file_in_a_folder_is_ours_and_no_link),
 	    cmocka_unit_test(temporary_names_tell_their_process),
