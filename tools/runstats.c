@@ -4,12 +4,32 @@
 #include "runstats.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cleanup.h"
+#include "log.h"
 #include "stats_dir.h"
+
+static int open_file(struct fp_runstats *stats, const char *path)
+{
+	int r = fp_statspage_create(path, false, &stats->file);
+
+	if (r < 0)
+		return r;
+	stats->file_fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+	return stats->file_fd < 0 ? -errno : 0;
+}
+
+/* What can't be written now is written with the next update. */
+static void write_file(const struct fp_runstats *stats, const void *bytes, size_t len, size_t at)
+{
+	if (stats->file && stats->file_fd >= 0 && pwrite(stats->file_fd, bytes, len, (off_t)at) < 0)
+		fp_log(FP_LOG_DEBUG, "stats", "stats file: not written");
+}
 
 int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stats)
 {
@@ -17,9 +37,9 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 	int r = stats ? 0 : -ENOMEM;
 
 	if (r == 0 && file)
-		r = fp_statspage_create(file, false, &stats->file);
+		r = open_file(stats, file);
 	if (r < 0) {
-		free(stats);
+		fp_runstats_close(stats);
 		return r;
 	}
 	stats->dir_fd = dir_fd;
@@ -71,16 +91,19 @@ void fp_runstats_update(struct fp_runstats *stats)
 	stats->n_processes = stats->n_ended + living.n;
 	note_kinds(stats, &living);
 	fp_stats_dir_done(&living);
-	if (stats->file && stats->sum.magic)
-		memcpy(stats->file, &stats->sum, sizeof(stats->sum));
+	if (stats->sum.magic)
+		write_file(stats, &stats->sum, sizeof(stats->sum), 0);
 }
 
 void fp_runstats_close(struct fp_runstats *stats)
 {
+	const uint64_t exited = 1;
+
 	if (!stats)
 		return;
-	if (stats->file)
-		stats->file->exited = 1;
+	write_file(stats, &exited, sizeof(exited), offsetof(struct fp_statspage, exited));
+	if (stats->file && stats->file_fd >= 0)
+		close(stats->file_fd);
 	fp_statspage_close(stats->file);
 	free(stats);
 }

@@ -11,8 +11,13 @@
 #include "statspage.h"
 
 struct fp_runstats {
-	int dir_fd;                /* owned by the caller */
-	struct fp_statspage *file; /* mapped; NULL: no file was asked for */
+	int dir_fd; /* owned by the caller */
+	/*
+	 * NULL: no file was asked for. The mapping only keeps the file's lock. Touching it would
+	 * end us by SIGBUS if somebody cuts the file short, so the sum is written through file_fd.
+	 */
+	struct fp_statspage *file;
+	int file_fd;
 	/* the values at the last update: */
 	struct fp_statspage sum; /* the sum of the pages of all processes */
 	/* The sum of the pages of ended processes. These pages are no longer in the folder. */

@@ -2,6 +2,7 @@
 program was started and however it ends."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -96,6 +97,31 @@ class StatsFile(toolcase.ToolCase):
         process.stdin.close()
         self.assertEqual(process.stdout.read(), b"")  # now its child has ended, too
         self.assertEqual(os.listdir(self.files), ["one.stats"])
+        self.assertGreater(self.count("--stats-file", file), 0)
+
+    def test_exec_loses_no_counts(self):
+        """Neither the file nor the report, however soon the process calls exec."""
+        code = "import os, sys; x = bytearray(b'x' * (32 << 20)); os.execv(*eval(sys.argv[1]))"
+        file = os.path.join(self.files, "exec.stats")
+        again = ["/usr/bin/python3", "-S", "-c", "x = bytearray(b'x' * (1 << 20))"]
+        for program in (["/bin/true"], again):
+            with self.subTest(program):
+                status, _, err = self.farpage("run", "--node", self.node.url, "--local-memory", "8M", "--report", "--stats-file", file,
+                                              "--", "/usr/bin/python3", "-S", "-c", code, repr((program[0], program)))
+                self.assertEqual(status, 0, err)
+                self.assertGreater(int(re.search(r"faults counted (\d+)", err)[1]), 300, err)
+                self.assertGreater(self.count("--stats-file", file), 300)
+
+    def test_a_file_that_is_cut_short(self):
+        """It is whole again with the next update."""
+        file = os.path.join(self.files, "cut.stats")
+        process = self.start("run", "--node", self.node.url, "--local-memory", "16M", "--stats-file", file, "--",
+                             "/usr/bin/python3", "-S", "-c", WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.line(process)
+        self.line(process)
+        os.truncate(file, 0)
+        process.communicate(b"\n\n", timeout=toolcase.TIMEOUT)
+        self.assertEqual(process.returncode, 0)
         self.assertGreater(self.count("--stats-file", file), 0)
 
     def test_run_within_a_run(self):

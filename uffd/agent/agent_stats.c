@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent_priv.h"
@@ -15,19 +16,29 @@
 #define POLL_US  50
 #define OWN_NAME "/%p" FP_STATSPAGE_SUFFIX
 
+static bool exists(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0;
+}
+
 /*
  * The page with our process number may belong to another far memory of this process, or to a
- * process of another pid namespace. Then we try the next number.
+ * process of another pid namespace. Then we try the next number. In the folder of a run, we replace
+ * no page at all: that of the program which called exec may not be counted yet.
  */
-static int create(const char *pattern, char *path, size_t len, struct fp_statspage **ret_page)
+static int create(const char *pattern, bool in_run, char *path, struct fp_statspage **ret_page)
 {
 	pid_t number = getpid();
 	int r;
 
 	do {
-		r = fp_statspage_expand(pattern, number++, path, len);
+		r = fp_statspage_expand(pattern, number++, path, FP_AGENT_STATS_PATH_LEN);
 		if (r == 0)
-			r = fp_statspage_create(path, strstr(pattern, "%p"), ret_page);
+			r = in_run && exists(path)
+			        ? -EBUSY
+			        : fp_statspage_create(path, strstr(pattern, "%p"), ret_page);
 	} while (r == -EBUSY);
 	return r;
 }
@@ -43,11 +54,11 @@ static int create_seen(struct fp_agent *agent, struct fp_statspage **ret_page)
 
 	stats->leave = false;
 	if (dir && snprintf(pattern, sizeof(pattern), "%s%s", dir, OWN_NAME) < (int)sizeof(pattern))
-		r = create(pattern, stats->path, sizeof(stats->path), ret_page);
+		r = create(pattern, true, stats->path, ret_page);
 	if (r == 0)
 		stats->leave = true;
 	else if (*stats->pattern) /* that folder is gone if its run has ended */
-		r = create(stats->pattern, stats->path, sizeof(stats->path), ret_page);
+		r = create(stats->pattern, false, stats->path, ret_page);
 	if (r < 0)
 		*stats->path = '\0';
 	return r;
@@ -89,7 +100,7 @@ static int create_chosen(struct fp_agent *agent, struct fp_statspage **ret_page,
 	*ret_page = NULL;
 	if (!pattern || (agent->is_child && !strstr(pattern, "%p")))
 		return 0;
-	r = create(pattern, path, sizeof(path), ret_page);
+	r = create(pattern, false, path, ret_page);
 	if (r == 0)
 		return 0;
 	reason = fp_statspage_explain(r, buf, sizeof(buf));

@@ -18,14 +18,16 @@
 struct fp_agent;
 struct fp_agent_error;
 
+#define FP_AGENT_STATS_PATH_LEN 256
+
 /* What an agent knows of its page besides far.stats, in which it counts. */
 struct fp_agent_stats {
-	struct fp_statspage *copy; /* for `farpage ps`; NULL: it finds far.stats itself */
-	_Atomic bool copying;      /* taken by the thread that writes the copy */
-	uint64_t next_copy_ns;     /* of the reclaim thread */
-	char path[256];            /* where `farpage ps` finds the page or its copy; "": nowhere */
+	struct fp_statspage *copy;          /* for `farpage ps`; NULL: it finds far.stats itself */
+	_Atomic bool copying;               /* taken by the thread that writes the copy */
+	uint64_t next_copy_ns;              /* of the reclaim thread */
+	char path[FP_AGENT_STATS_PATH_LEN]; /* where `farpage ps` finds the page or its copy; "": nowhere */
 	/* The same with %p. Read from the environment at the start: later its memory may be far. */
-	char pattern[256];
+	char pattern[FP_AGENT_STATS_PATH_LEN];
 	bool leave; /* the page at path stays at the end; `farpage run` removes it */
 };
 
