@@ -11,8 +11,9 @@
 static uint64_t per_s(uint64_t before, uint64_t now, uint64_t passed_ns)
 {
 	uint64_t since = now - FP_MIN(before, now);
+	double rate = (double)since * (double)FP_NSEC_PER_SEC / (double)FP_MAX(passed_ns, 1u) + 0.5;
 
-	return (uint64_t)((double)since * (double)FP_NSEC_PER_SEC / (double)FP_MAX(passed_ns, 1u) + 0.5);
+	return rate < (double)INT64_MAX ? (uint64_t)rate : (uint64_t)INT64_MAX;
 }
 
 void fp_interval_of(const struct fp_statsview *before, const struct fp_statsview *now, uint64_t passed_ns,

@@ -79,7 +79,7 @@ static json_t *user_json(uid_t uid)
 /* Of nothing there is no quantile: "-" in the table. */
 static json_t *quantile(const struct fp_hist *h, double q)
 {
-	return fp_hist_count(h) ? json_integer((json_int_t)fp_hist_quantile(h, q)) : json_null();
+	return fp_hist_count(h) ? fp_tool_json_number(fp_hist_quantile(h, q)) : json_null();
 }
 
 static json_t *row(const struct fp_statsview *view)
@@ -89,14 +89,15 @@ static json_t *row(const struct fp_statsview *view)
 
 	if (fp_stats_dir_sees_all_users())
 		json_object_set_new(object, "user", user_json(view->uid));
-	json_object_update_new(
-	    object,
-	    json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "command",
-	              fp_tool_json_string(page->command), "mode", fp_tool_json_string(page->fault_mode),
-	              "far_bytes", (json_int_t)page->mapped_bytes, "local_bytes",
-	              (json_int_t)page->resident_bytes, "budget_bytes", (json_int_t)page->budget_bytes,
-	              "remote_bytes", (json_int_t)page->remote_bytes, "p50_ns",
-	              quantile(&page->fault_latency, 0.5), "p99_ns", quantile(&page->fault_latency, 0.99)));
+	json_object_update_new(object, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "command",
+	                                         fp_tool_json_string(page->command), "mode",
+	                                         fp_tool_json_string(page->fault_mode), "far_bytes",
+	                                         fp_tool_json_number(page->mapped_bytes), "local_bytes",
+	                                         fp_tool_json_number(page->resident_bytes), "budget_bytes",
+	                                         fp_tool_json_number(page->budget_bytes), "remote_bytes",
+	                                         fp_tool_json_number(page->remote_bytes), "p50_ns",
+	                                         quantile(&page->fault_latency, 0.5), "p99_ns",
+	                                         quantile(&page->fault_latency, 0.99)));
 	return object;
 }
 
@@ -122,7 +123,8 @@ json_t *fp_pstable_text(const struct fp_stats_dir *pages, const int64_t *rates)
 
 		object = row(pages->items[i]);
 		json_object_set_new(object, rates ? "faults/s" : "faults",
-		                    json_integer(rates ? rates[i] : (json_int_t)fp_stats_dir_faults(page)));
+		                    rates ? json_integer(rates[i])
+		                          : fp_tool_json_number(fp_stats_dir_faults(page)));
 		json_object_set_new(object, "nodes", ways(page));
 		json_array_append_new(programs, object);
 		if (!rates)
@@ -143,15 +145,16 @@ json_t *fp_pstable_nodes(const struct fp_statspage *page)
 		const struct fp_stats_node *node = &page->node[i];
 
 		json_array_append_new(
-		    list,
-		    json_pack("{s:o, s:o, s:b, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "url",
-		              fp_tool_json_string(node->url), "way", fp_tool_json_string(way(node)), "up",
-		              (int)node->up, "state", fp_stats_node_state_name(node->state), "degraded",
-		              (int)node->degraded, "spent", (int)node->spent, "leased_bytes",
-		              (json_int_t)node->leased_bytes, "read_bytes", (json_int_t)node->read_bytes,
-		              "written_bytes", (json_int_t)node->written_bytes, "failures",
-		              (json_int_t)node->failures, "reconnects", (json_int_t)node->reconnects,
-		              "heartbeat_ns", (json_int_t)node->heartbeat_ns));
+		    list, json_pack("{s:o, s:o, s:b, s:s, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "url",
+		                    fp_tool_json_string(node->url), "way", fp_tool_json_string(way(node)),
+		                    "up", (int)node->up, "state", fp_stats_node_state_name(node->state),
+		                    "degraded", (int)node->degraded, "spent", (int)node->spent,
+		                    "leased_bytes", fp_tool_json_number(node->leased_bytes), "read_bytes",
+		                    fp_tool_json_number(node->read_bytes), "written_bytes",
+		                    fp_tool_json_number(node->written_bytes), "failures",
+		                    fp_tool_json_number(node->failures), "reconnects",
+		                    fp_tool_json_number(node->reconnects), "heartbeat_ns",
+		                    fp_tool_json_number(node->heartbeat_ns)));
 	}
 	return list;
 }
@@ -162,7 +165,7 @@ json_t *fp_pstable_faults(const struct fp_statspage *page)
 
 	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
 		json_object_set_new(faults, fp_fault_kind_name(kind),
-		                    json_integer((json_int_t)page->faults[kind]));
+		                    fp_tool_json_number(page->faults[kind]));
 	return faults;
 }
 
@@ -173,7 +176,7 @@ json_t *fp_pstable_kinds(const struct fp_smaps *kinds)
 
 	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++) {
 		snprintf(name, sizeof(name), "%s_bytes", fp_smaps_kind_name(i));
-		json_object_set_new(object, name, json_integer((json_int_t)kinds->bytes[i]));
+		json_object_set_new(object, name, fp_tool_json_number(kinds->bytes[i]));
 	}
 	return object;
 }
@@ -204,7 +207,7 @@ json_t *fp_pstable_program(const struct fp_statsview *view)
 	    fp_tool_json_string(page->fault_mode), "capture", fp_tool_json_string(page->capture));
 
 	for (size_t i = 0; i < FP_ARRAY_LEN(numbers); i++)
-		json_object_set_new(object, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+		json_object_set_new(object, numbers[i].name, fp_tool_json_number(numbers[i].value));
 	json_object_set_new(object, "faults", fp_pstable_faults(page));
 	json_object_set_new(object, "nodes", fp_pstable_nodes(page));
 	return object;

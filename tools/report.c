@@ -8,11 +8,6 @@
 #include "pstable.h"
 #include "units.h"
 
-static json_t *number(uint64_t value)
-{
-	return json_integer((json_int_t)value);
-}
-
 /* Returns the percentiles of each phase in which anything was counted. */
 static json_t *latencies(const struct fp_statspage *sum)
 {
@@ -23,12 +18,13 @@ static json_t *latencies(const struct fp_statspage *sum)
 
 		if (fp_hist_count(h))
 			json_array_append_new(
-			    list,
-			    json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "of", fp_phase_names[i], "count",
-			              number(fp_hist_count(h)), "p50_ns", number(fp_hist_quantile(h, 0.5)),
-			              "p90_ns", number(fp_hist_quantile(h, 0.9)), "p99_ns",
-			              number(fp_hist_quantile(h, 0.99)), "p99.9_ns",
-			              number(fp_hist_quantile(h, 0.999)), "max_ns", number(fp_hist_max(h))));
+			    list, json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "of", fp_phase_names[i],
+			                    "count", fp_tool_json_number(fp_hist_count(h)), "p50_ns",
+			                    fp_tool_json_number(fp_hist_quantile(h, 0.5)), "p90_ns",
+			                    fp_tool_json_number(fp_hist_quantile(h, 0.9)), "p99_ns",
+			                    fp_tool_json_number(fp_hist_quantile(h, 0.99)), "p99.9_ns",
+			                    fp_tool_json_number(fp_hist_quantile(h, 0.999)), "max_ns",
+			                    fp_tool_json_number(fp_hist_max(h))));
 	}
 	return list;
 }
@@ -38,22 +34,24 @@ static json_t *report_of(const struct fp_runstats *stats)
 	const struct fp_statspage *sum = &stats->sum;
 	json_t *faults = fp_pstable_faults(sum);
 
-	json_object_set_new(faults, "waited_for_room", number(sum->waits_for_room));
+	json_object_set_new(faults, "waited_for_room", fp_tool_json_number(sum->waits_for_room));
 	return json_pack(
 	    "{s:o, s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o}, s:o, s:o, s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o, "
 	    "s:o}, "
 	    "s:o, s:o}",
-	    "faults_counted", number(fp_stats_dir_faults(sum)), "lost_pages", number(sum->lost_pages),
-	    "kept_local_bytes", number(sum->not_far_bytes), "local_memory", "peak_bytes",
-	    number(sum->resident_peak_bytes), "budget_bytes", number(sum->budget_bytes), "far_memory",
-	    "mapped_peak_bytes", number(sum->mapped_peak_bytes), "remote_at_end_bytes",
-	    number(sum->remote_bytes), "not_far",
+	    "faults_counted", fp_tool_json_number(fp_stats_dir_faults(sum)), "lost_pages",
+	    fp_tool_json_number(sum->lost_pages), "kept_local_bytes", fp_tool_json_number(sum->not_far_bytes),
+	    "local_memory", "peak_bytes", fp_tool_json_number(sum->resident_peak_bytes), "budget_bytes",
+	    fp_tool_json_number(sum->budget_bytes), "far_memory", "mapped_peak_bytes",
+	    fp_tool_json_number(sum->mapped_peak_bytes), "remote_at_end_bytes",
+	    fp_tool_json_number(sum->remote_bytes), "not_far",
 	    stats->kinds_total ? fp_pstable_kinds(&stats->kinds) : json_null(), "faults", faults, "moved",
-	    "fetched_bytes", number(sum->fetched_bytes), "written_bytes", number(sum->written_bytes),
-	    "prefetched_pages", number(sum->prefetched_pages), "evicted_pages", "clean",
-	    number(sum->evicted_clean), "dirty", number(sum->evicted_dirty), "zero",
-	    number(sum->evicted_zero), "refused", number(sum->evict_refused), "latency", latencies(sum),
-	    "nodes", fp_pstable_nodes(sum));
+	    "fetched_bytes", fp_tool_json_number(sum->fetched_bytes), "written_bytes",
+	    fp_tool_json_number(sum->written_bytes), "prefetched_pages",
+	    fp_tool_json_number(sum->prefetched_pages), "evicted_pages", "clean",
+	    fp_tool_json_number(sum->evicted_clean), "dirty", fp_tool_json_number(sum->evicted_dirty), "zero",
+	    fp_tool_json_number(sum->evicted_zero), "refused", fp_tool_json_number(sum->evict_refused),
+	    "latency", latencies(sum), "nodes", fp_pstable_nodes(sum));
 }
 
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out)

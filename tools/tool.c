@@ -93,6 +93,11 @@ json_t *fp_tool_json_string(const char *text)
 	return string ?: json_string(plain);
 }
 
+json_t *fp_tool_json_number(uint64_t value)
+{
+	return json_integer((json_int_t)FP_MIN(value, (uint64_t)INT64_MAX));
+}
+
 int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json)
 {
 	if (!document) {

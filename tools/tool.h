@@ -62,6 +62,9 @@ int fp_tool_version(const struct fp_tool *tool);
  */
 json_t *fp_tool_json_string(const char *text);
 
+/* Returns value as a JSON number. JSON's greatest is INT64_MAX, which stands for all beyond. */
+json_t *fp_tool_json_number(uint64_t value);
+
 /*
  * Prints the result of a command on stdout, as JSON or for a person (json_table.h). Tables lose
  * columns that the terminal has no room for; a pipe gets all. The JSON is

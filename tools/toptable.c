@@ -57,13 +57,15 @@ json_t *fp_toptable_text(const struct fp_toptable *table)
 	fp_autofree int64_t *rates = calloc(table->pages.n + 1, sizeof(*rates));
 
 	for (size_t i = 0; rates && i < table->pages.n; i++)
-		rates[i] = table->rows[i].interval.known ? (int64_t)table->rows[i].interval.faults_per_s : -1;
+		rates[i] = table->rows[i].interval.known
+		               ? (int64_t)FP_MIN(table->rows[i].interval.faults_per_s, (uint64_t)INT64_MAX)
+		               : -1;
 	return rates ? fp_pstable_text(&table->pages, rates) : NULL;
 }
 
 static void add_integer(json_t *object, const char *name, bool known, uint64_t value)
 {
-	json_object_set_new(object, name, known ? json_integer((json_int_t)value) : json_null());
+	json_object_set_new(object, name, known ? fp_tool_json_number(value) : json_null());
 }
 
 static json_t *program(const struct fp_toprow *row)

@@ -87,6 +87,16 @@ static void assert_unknown(const struct fp_statsview *earlier)
 	assert_int_equal(interval.faults_per_s, 0);
 }
 
+static void a_rate_that_no_number_holds(void **state)
+{
+	struct fp_statsview later = now;
+	struct fp_interval interval;
+
+	later.page.fetched_bytes = UINT64_MAX;
+	fp_interval_of(&now, &later, 1, &interval);
+	assert_int_equal(interval.fetched_bytes_per_s, INT64_MAX);
+}
+
 static void another_program_is_not_compared(void **state)
 {
 	assert_unknown(NULL);
@@ -104,6 +114,7 @@ int main(void)
 	    cmocka_unit_test_setup(nothing_happened, make_looks),
 	    cmocka_unit_test_setup(faults_without_latency, make_looks),
 	    cmocka_unit_test_setup(a_file_that_counts_backwards, make_looks),
+	    cmocka_unit_test_setup(a_rate_that_no_number_holds, make_looks),
 	    cmocka_unit_test_setup(another_program_is_not_compared, make_looks),
 	};
 
