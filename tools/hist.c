@@ -2,9 +2,9 @@
  * farpage hist: a latency histogram of a program, while it runs or afterwards. Room: tools.
  */
 #include <limits.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "histlive.h"
@@ -97,21 +97,17 @@ static int print_now(const struct hist_options *options, const struct fp_histset
 static int print_live(const struct hist_options *options, struct fp_histset *set)
 {
 	const struct timespec second = {.tv_sec = 1};
-	bool live = true;
-	sigset_t ends;
+	bool live;
 	int r = 0;
 
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	sigprocmask(SIG_BLOCK, &ends, NULL);
-	while (r == 0 && live) {
+	fp_tool_end_by_signal();
+	while (r == 0) {
 		live = fp_histset_is_live(set);
 		r = print_now(options, set);
-		if (r == 0 && live && sigtimedwait(&ends, NULL, &second) > 0)
-			return 0;
-		if (r == 0 && live)
-			r = fp_histset_look(set);
+		if (r < 0 || !live)
+			break;
+		nanosleep(&second, NULL);
+		r = fp_histset_look(set);
 	}
 	return r;
 }

@@ -4,6 +4,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +136,25 @@ unsigned fp_tool_width(FILE *out)
 unsigned fp_tool_height(FILE *out)
 {
 	return terminal_size(out).ws_row;
+}
+
+static void end_now(int signal)
+{
+	_exit(0);
+}
+
+void fp_tool_end_by_signal(void)
+{
+	static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+	const struct sigaction action = {.sa_handler = end_now};
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(ends); i++) {
+		sigaction(ends[i], &action, NULL);
+		sigaddset(&set, ends[i]);
+	}
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
 int fp_tool_flush(const struct fp_tool *tool)

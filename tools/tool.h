@@ -78,6 +78,12 @@ unsigned fp_tool_width(FILE *out);
 unsigned fp_tool_height(FILE *out);
 
 /*
+ * From now on SIGINT, SIGTERM and SIGHUP end the process at once with status 0, also while it waits
+ * for the reader of a full pipe.
+ */
+void fp_tool_end_by_signal(void);
+
+/*
  * Ends a command that wrote to stdout. Returns 0, or 1 with a message if something could not be
  * written.
  */

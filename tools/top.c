@@ -2,7 +2,6 @@
  * farpage top: the table of `farpage ps`, each second, with what the programs did in it. Room:
  * tools.
  */
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -33,22 +32,18 @@ static int show_json(const struct fp_toptable *table)
 	return table->passed_ns ? fp_tool_show(&fp_tool_top, fp_toptable_json(table), true) : 0;
 }
 
-/* Shows one table after the other until a signal ends it. Returns the exit status. */
+/* Shows one table after the other. Returns the exit status after an error: else a signal ends
+ * it. */
 static int show_all(bool json)
 {
 	const struct timespec second = {.tv_sec = 1};
 	struct fp_toptable table = {.rows = NULL};
-	sigset_t ends;
 	int status;
 
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGHUP);
-	sigprocmask(SIG_BLOCK, &ends, NULL);
+	fp_tool_end_by_signal();
 	do
 		status = fp_toptable_look(&table) < 0 ? 1 : json ? show_json(&table) : show_text(&table);
-	while (status == 0 && sigtimedwait(&ends, NULL, &second) < 0);
+	while (status == 0 && nanosleep(&second, NULL) == 0);
 	fp_toptable_done(&table);
 	return status;
 }
