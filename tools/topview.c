@@ -253,7 +253,7 @@ static void sort_by_key(int key, void *user)
 	struct top_view *view = user;
 
 	for (unsigned i = 0; i < N_COLUMNS; i++)
-		if (columns[i].key == key) {
+		if (key && columns[i].key == key) {
 			view->reversed = view->sorted_by == &columns[i] && !view->reversed;
 			view->sorted_by = &columns[i];
 			sort(view);
@@ -269,17 +269,50 @@ struct top_sum {
 	unsigned cut_off, lost;
 };
 
-static bool node_troubles(const struct fp_toprow *row, struct top_sum *sum)
+/* Writes to troubled, if not NULL, the program's nodes that are not up. Returns their number. */
+static unsigned node_troubles(const struct fp_toprow *row, const struct fp_stats_node **troubled)
 {
 	const struct fp_stats_node *node = row->view->page.node;
-	bool troubles = false;
+	unsigned n = 0;
 
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && node[i].url[0]; i++) {
-		sum->lost += node[i].state == FP_STATS_NODE_LOST;
-		sum->cut_off += node[i].state != FP_STATS_NODE_LOST && node[i].state != FP_STATS_NODE_UP;
-		troubles |= node[i].state != FP_STATS_NODE_UP;
+		if (node[i].state == FP_STATS_NODE_UP)
+			continue;
+		if (troubled)
+			troubled[n] = &node[i];
+		n++;
 	}
-	return troubles;
+	return n;
+}
+
+/* Orders nodes by their URL. A node that is lost for some program comes first. */
+static int by_url(const void *a, const void *b)
+{
+	const struct fp_stats_node *const *x = a, *const *y = b;
+	int order = strcmp((*x)->url, (*y)->url);
+
+	return order ? order : ((*y)->state == FP_STATS_NODE_LOST) - ((*x)->state == FP_STATS_NODE_LOST);
+}
+
+/* Counts each node once, however many programs it serves. Without memory, counts none. */
+static void count_troubles(const struct fp_toptable *table, struct top_sum *sum)
+{
+	fp_autofree const struct fp_stats_node **nodes =
+	    calloc(table->pages.n * FP_STATSPAGE_NODES + 1, sizeof(*nodes));
+	size_t n = 0;
+
+	for (size_t i = 0; nodes && i < table->pages.n; i++)
+		n += node_troubles(&table->rows[i], &nodes[n]);
+	if (n)
+		qsort(nodes, n, sizeof(*nodes), by_url);
+	for (size_t i = 0; i < n; i++) {
+		bool lost = nodes[i]->state == FP_STATS_NODE_LOST;
+
+		if (i && strcmp(nodes[i]->url, nodes[i - 1]->url) == 0)
+			continue;
+		sum->lost += lost;
+		sum->cut_off += !lost;
+	}
 }
 
 static void draw_title(struct fp_screen *screen, const struct top_view *view)
@@ -303,13 +336,13 @@ static void draw_sum(struct fp_screen *screen, const struct top_view *view)
 	for (size_t i = 0; i < view->table.pages.n; i++) {
 		const struct fp_toprow *row = &view->table.rows[i];
 
-		node_troubles(row, &sum);
 		sum.knows_rate |= row->interval.known;
 		sum.rate += rate_of(row);
 		sum.local_bytes += local_of(row);
 		sum.budget_bytes += budget_of(row);
 		sum.far_bytes += far_of(row);
 	}
+	count_troubles(&view->table, &sum);
 	if (sum.knows_rate)
 		number_text(sum.rate, rate);
 	size_text(sum.local_bytes, local);
@@ -360,7 +393,6 @@ static void draw_row(struct fp_screen *screen, const struct fp_toprow *row,
 {
 	char texts[N_COLUMNS][CELL_BYTES], line[LINE_BYTES];
 	const char *cells[N_COLUMNS];
-	struct top_sum unused = {.rate = 0};
 
 	for (unsigned i = 0; i < N_COLUMNS; i++) {
 		cells[i] = texts[i];
@@ -370,7 +402,7 @@ static void draw_row(struct fp_screen *screen, const struct fp_toprow *row,
 		else if (widths[i])
 			columns[i].text(row, texts[i]);
 	}
-	fp_screen_body(screen, node_troubles(row, &unused) ? FP_SCREEN_STRONG : FP_SCREEN_PLAIN, "%s",
+	fp_screen_body(screen, node_troubles(row, NULL) ? FP_SCREEN_STRONG : FP_SCREEN_PLAIN, "%s",
 	               fp_columns_line(chosen, N_COLUMNS, widths, cells, line, sizeof(line)));
 }
 
