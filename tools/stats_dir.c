@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -265,9 +267,22 @@ static bool names_folder(void)
 	return folder && *folder;
 }
 
+/* True with those capabilities of root that stats_search.h needs. */
+static bool may_see_all_users(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	if (geteuid() != 0 || syscall(SYS_capget, &header, data) < 0)
+		return false;
+	return data[0].effective & 1u << CAP_SYS_PTRACE &&
+	       (data[0].effective & 1u << CAP_SYS_ADMIN ||
+	        data[1].effective & 1u << (CAP_CHECKPOINT_RESTORE - 32));
+}
+
 bool fp_stats_dir_sees_all_users(void)
 {
-	return geteuid() == 0 && !names_folder();
+	return may_see_all_users() && !names_folder();
 }
 
 /* Adds the programs that have their pages elsewhere. */
