@@ -121,27 +121,35 @@ int fp_histset_add_file(struct fp_histset *set, const char *path)
 	return r;
 }
 
-/* Returns the page of process pid, or of the only process if pid is 0. NULL after a message. */
-static struct fp_statsview *choose_page(const struct fp_stats_dir *pages, pid_t pid)
+static size_t n_processes(const struct fp_stats_dir *pages)
 {
-	struct fp_statsview *view = pid ? fp_stats_dir_find(pages, pid) : NULL;
+	size_t n = 0;
 
-	if (pid && !view)
+	for (size_t i = 0; i < pages->n; i++)
+		n += i == 0 || pages->items[i]->page.pid != pages->items[i - 1]->page.pid;
+	return n;
+}
+
+/* 0 if all pages are of process pid, or of the only process if pid is 0. -ESRCH after a message. */
+static int check_process(const struct fp_stats_dir *pages, pid_t pid)
+{
+	size_t n = n_processes(pages);
+
+	if (n == 1)
+		return 0;
+	if (pid)
 		fp_log(FP_LOG_ERROR, LABEL,
 		       "process %d: no statistics of it. It does not run under Farpage, or has ended%s "
 		       "(programs: `farpage ps`; figures that stay: `farpage run --stats-file`)",
 		       (int)pid, fp_stats_dir_sees_all_users() ? "" : ", or is another user's");
-	else if (!pid && pages->n == 0)
+	else if (n == 0)
 		fp_log(FP_LOG_ERROR, LABEL,
 		       "no program%s runs under Farpage (of one that has ended: `farpage hist FILE`)",
 		       fp_stats_dir_sees_all_users() ? "" : " of this user");
-	else if (!pid && pages->n > 1)
-		fp_log(FP_LOG_ERROR, LABEL,
-		       "%zu programs run under Farpage: choose one with --pid (`farpage ps` lists them)",
-		       pages->n);
 	else
-		view = view ?: pages->items[0];
-	return view;
+		fp_log(FP_LOG_ERROR, LABEL,
+		       "%zu programs run under Farpage: choose one with --pid (`farpage ps` lists them)", n);
+	return -ESRCH;
 }
 
 /* The path of the file that is open there, which messages name. */
@@ -155,23 +163,26 @@ static char *path_of(int fd)
 
 int fp_histset_open_program(struct fp_histset *set, pid_t pid)
 {
-	struct fp_statsview *view;
 	int r;
 
 	set->running.follow = true;
+	set->running.only_pid = pid;
 	r = fp_stats_dir_read_live(&set->running, LABEL);
+	if (r == 0)
+		r = check_process(&set->running, pid);
 	if (r < 0)
 		return r;
-	view = choose_page(&set->running, pid);
-	if (!view)
-		return -ESRCH;
-	set->pages = calloc(1, sizeof(*set->pages));
+	set->pages = calloc(set->running.n, sizeof(*set->pages));
 	if (!set->pages)
 		return no_memory();
-	set->n = 1;
-	set->pages->view = view;
-	set->pages->name = path_of(view->fd);
-	return set->pages->name ? look(set->pages) : no_memory();
+	for (size_t i = 0; i < set->running.n; i++) {
+		set->pages[i].view = set->running.items[i];
+		set->pages[i].name = path_of(set->pages[i].view->fd);
+		set->n++;
+		if (!set->pages[i].name)
+			return no_memory();
+	}
+	return fp_histset_look(set);
 }
 
 int fp_histset_look(struct fp_histset *set)
@@ -272,7 +283,7 @@ int fp_histset_save(const struct fp_histset *set, const char *path)
 
 const char *fp_histset_name(const struct fp_histset *set, char *buf, size_t len)
 {
-	if (set->n == 1)
+	if (set->n == 1 || set->running.n)
 		snprintf(buf, len, "%s (%d)", set->pages->view->page.command, set->pages->view->page.pid);
 	else
 		snprintf(buf, len, "%zu programs", set->n);

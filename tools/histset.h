@@ -18,7 +18,7 @@ struct fp_histset_page {
 
 /* Zero-initialise it. */
 struct fp_histset {
-	struct fp_stats_dir running; /* owns the view of a running program */
+	struct fp_stats_dir running; /* owns the views of a running program */
 	struct fp_histset_page *pages;
 	size_t n;
 	struct fp_histset_page since; /* view is NULL: nothing is taken off */
@@ -27,8 +27,8 @@ struct fp_histset {
 /* Opens a file, and adds its figures. 0 or a negative errno: -EINVAL also if set has the file. */
 int fp_histset_add_file(struct fp_histset *set, const char *path);
 
-/* Instead of files: opens the page of a running program; pid 0: of the only one. 0 or a negative
- * errno. */
+/* Instead of files: opens the pages of a running program, one for each far memory; pid 0: those of
+ * the only program. 0 or a negative errno. */
 int fp_histset_open_program(struct fp_histset *set, pid_t pid);
 
 /* Opens the earlier copy. Call it when all statistics pages are open. Returns 0 or a negative

@@ -51,7 +51,10 @@ static int by_pid(const void *a, const void *b)
 {
 	const struct fp_statsview *const *x = a, *const *y = b;
 
-	return ((*x)->page.pid > (*y)->page.pid) - ((*x)->page.pid < (*y)->page.pid);
+	if ((*x)->page.pid != (*y)->page.pid)
+		return (*x)->page.pid < (*y)->page.pid ? -1 : 1;
+	return ((*x)->page.start_realtime_ns > (*y)->page.start_realtime_ns) -
+	       ((*x)->page.start_realtime_ns < (*y)->page.start_realtime_ns);
 }
 
 static int append(struct fp_stats_dir *pages, struct fp_statsview *view)
@@ -63,6 +66,11 @@ static int append(struct fp_stats_dir *pages, struct fp_statsview *view)
 	pages->items = items;
 	items[pages->n++] = view;
 	return 0;
+}
+
+static bool is_wanted(const struct fp_stats_dir *pages, pid_t pid)
+{
+	return !pages->only_pid || pages->only_pid == pid;
 }
 
 int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
@@ -91,8 +99,8 @@ int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
 			fp_statsview_close(view);
 			continue;
 		}
-		r = append(pages, view);
-		if (r < 0)
+		r = is_wanted(pages, view->page.pid) ? append(pages, view) : 0;
+		if (r < 0 || !is_wanted(pages, view->page.pid))
 			fp_statsview_close(view);
 	}
 	if (pages->n)
@@ -217,7 +225,7 @@ static int read_run_dir(struct fp_stats_dir *pages, int parent_fd, const char *n
 	r = fp_stats_dir_read_dir(pages, fd, NULL, NULL);
 	keep_living(pages);
 	/* a living `farpage run` holds the lock of its folder */
-	if (pages->n == before && flock(fd, LOCK_EX | LOCK_NB) == 0)
+	if (!pages->only_pid && pages->n == before && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		remove_run_dir(parent_fd, name, fd);
 	return r;
 }
@@ -244,7 +252,12 @@ static int read_live(struct fp_stats_dir *pages, int dir_fd)
 /* The folder's own programs have their pages already. */
 static bool is_new(pid_t pid, void *user)
 {
-	return !fp_stats_dir_find(user, pid);
+	const struct fp_stats_dir *pages = user;
+
+	for (size_t i = 0; i < pages->n; i++)
+		if (pages->items[i]->page.pid == pid)
+			return false;
+	return is_wanted(pages, pid);
 }
 
 static int add_page(struct fp_statsview *view, void *user)
@@ -299,7 +312,7 @@ static int read_elsewhere(struct fp_stats_dir *pages)
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label)
 {
 	fp_autoclose int fd = -1;
-	char dir[PATH_MAX] = "";
+	char dir[PATH_MAX] = "", reason[64];
 	int r = fp_rundir_path(dir, sizeof(dir));
 
 	if (r == 0)
@@ -314,14 +327,15 @@ int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label)
 	}
 	r = names_folder() ? 0 : read_elsewhere(pages);
 	if (r < 0)
-		fp_log(FP_LOG_ERROR, label, "no memory for the list of programs");
+		fp_log(FP_LOG_ERROR, label, "the list of programs: %s",
+		       fp_strerror(r, reason, sizeof(reason)));
 	return r;
 }
 
-struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t pid)
+struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, const struct fp_statspage *page)
 {
 	for (size_t i = 0; i < pages->n; i++)
-		if (pages->items[i]->page.pid == pid)
+		if (fp_statspage_same(&pages->items[i]->page, page))
 			return pages->items[i];
 	return NULL;
 }

@@ -16,13 +16,14 @@
 #define FP_STATS_DIR_RUN_PREFIX "run-"
 
 /*
- * Copies of pages, ordered by pid. Zero-initialise it. If follow is set, their files stay open for
- * fp_statsview_look.
+ * Copies of pages, ordered by pid, and those of one process by age: a process has a page for each
+ * far memory. Zero-initialise it. If follow is set, their files stay open for fp_statsview_look.
  */
 struct fp_stats_dir {
 	struct fp_statsview **items;
 	size_t n;
 	bool follow;
+	pid_t only_pid; /* not 0: leaves out the pages of all other processes */
 };
 
 /* Adds every readable page PID.stats of this user in an open folder. If drop (may be NULL) returns
@@ -39,11 +40,11 @@ int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
  */
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label);
 
-/* True if that includes other users' programs, as far as the capabilities of root allow. */
+/* True if that includes other users' programs: for root, with the capabilities that it takes. */
 bool fp_stats_dir_sees_all_users(void);
 
-/* The page of a living process, or NULL. pages owns it. */
-struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t pid);
+/* The look at the same page, or NULL. pages owns it. */
+struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, const struct fp_statspage *page);
 
 void fp_stats_dir_done(struct fp_stats_dir *pages);
 

@@ -16,11 +16,24 @@
 
 #define LINE_BYTES 4608 /* of /proc/PID/maps, with the longest path */
 
+/*
+ * How many files of one process are looked at. A process may map one file thousands of times, and
+ * other files of a page's length. It must not keep us from the pages of others.
+ */
+#define MAX_FILES 64
+
 /* A mapping that may be that of a stats page. */
 struct candidate {
 	pid_t pid;
 	uint64_t start, end;
+	char file[64]; /* device and number, as the list of mappings has them */
 	char path[LINE_BYTES];
+};
+
+/* The files of one process that were looked at. */
+struct files {
+	char names[MAX_FILES][sizeof(((struct candidate *)NULL)->file)];
+	size_t n;
 };
 
 /* The length of the mapping of a page. */
@@ -35,11 +48,12 @@ static uint64_t mapping_bytes(void)
 static bool may_be_page(const char *line, struct candidate *m)
 {
 	uint64_t offset;
-	char rights[5];
+	char rights[5], device[32], number[32];
+	bool whole = sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %31s %31s %[^\n]", &m->start,
+	                    &m->end, rights, &offset, device, number, m->path) == 7;
 
-	return sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %[^\n]", &m->start, &m->end,
-	              rights, &offset, m->path) == 5 &&
-	       strcmp(rights, "rw-s") == 0 && offset == 0 && m->end - m->start == mapping_bytes();
+	snprintf(m->file, sizeof(m->file), "%s %s", whole ? device : "", whole ? number : "");
+	return whole && strcmp(rights, "rw-s") == 0 && offset == 0 && m->end - m->start == mapping_bytes();
 }
 
 /* The effective user of a process. */
@@ -79,10 +93,11 @@ static int open_mapped(const struct candidate *m, struct fp_statsview **ret_view
 }
 
 /*
- * NULL: it is no page, or of another version, or its process is not this one. Without the right to
- * follow /proc/PID/map_files, opens the file by its name, if file and process are this user's.
+ * *ret_view is NULL if it is no page, or of another version, or its process is not this one.
+ * Without the right to follow /proc/PID/map_files, opens the file by its name, if file and process
+ * are this user's. 0, or -EMFILE or -ENFILE.
  */
-static struct fp_statsview *open_page(const struct candidate *m)
+static int open_page(const struct candidate *m, struct fp_statsview **ret_view)
 {
 	struct fp_statsview *view = NULL;
 	uid_t uid;
@@ -90,28 +105,48 @@ static struct fp_statsview *open_page(const struct candidate *m)
 
 	if (r == -EPERM && uid == geteuid())
 		r = fp_statsview_openat(AT_FDCWD, m->path, true, &view);
+	*ret_view = NULL;
 	if (r < 0)
-		return NULL;
+		return r == -EMFILE || r == -ENFILE ? r : 0;
 	view->uid = uid; /* the owner of the file may be another user, who let this one write to it */
 	if (view->page.pid == m->pid && fp_statspage_alive(&view->page))
-		return view;
-	fp_statsview_close(view);
-	return NULL;
+		*ret_view = view;
+	else
+		fp_statsview_close(view);
+	return 0;
 }
 
-/* The page that the process maps, or NULL. */
-static struct fp_statsview *page_of(pid_t pid)
+/* False: the file was looked at before. */
+static bool note_file(struct files *files, const char *file)
+{
+	for (size_t i = 0; i < files->n; i++)
+		if (strcmp(files->names[i], file) == 0)
+			return false;
+	strcpy(files->names[files->n++], file);
+	return true;
+}
+
+/* Gives the pages that the process maps: one for each far memory. */
+static int find_pages(pid_t pid, const struct fp_stats_search *search)
 {
 	char path[64], line[LINE_BYTES];
 	struct candidate candidate = {.pid = pid};
-	struct fp_statsview *view = NULL;
+	struct files files = {.n = 0};
+	int r = 0;
 
 	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
 	fp_autofclose FILE *maps = fopen(path, "re");
-	while (maps && !view && fgets(line, sizeof(line), maps))
-		if (may_be_page(line, &candidate))
-			view = open_page(&candidate);
-	return view;
+	if (!maps)
+		return errno == EMFILE || errno == ENFILE ? -errno : 0;
+	while (r == 0 && files.n < MAX_FILES && fgets(line, sizeof(line), maps)) {
+		struct fp_statsview *view = NULL;
+
+		if (may_be_page(line, &candidate) && note_file(&files, candidate.file))
+			r = open_page(&candidate, &view);
+		if (view)
+			r = search->found(view, search->user);
+	}
+	return r;
 }
 
 static int by_number(const void *a, const void *b)
@@ -157,13 +192,8 @@ int fp_stats_search(const struct fp_stats_search *search)
 	size_t n = 0;
 	int r = read_holders(&pids, &n);
 
-	for (size_t i = 0; r == 0 && i < n; i++) {
-		struct fp_statsview *view = NULL;
-
+	for (size_t i = 0; r == 0 && i < n; i++)
 		if ((i == 0 || pids[i] != pids[i - 1]) && search->wants(pids[i], search->user))
-			view = page_of(pids[i]);
-		if (view)
-			r = search->found(view, search->user);
-	}
+			r = find_pages(pids[i], search);
 	return r;
 }

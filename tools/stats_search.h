@@ -21,9 +21,9 @@ struct fp_stats_search {
 
 /*
  * Gives the pages of processes that live in this pid namespace: those of this user's processes, and
- * with CAP_SYS_ADMIN and CAP_SYS_PTRACE (root has both) those of all. The page's uid is that of the
- * process. A page that names another process than the one that maps it is left out. 0, -ENOMEM, or
- * the first error of found.
+ * with CAP_SYS_PTRACE and CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE (root has all) those of all. The
+ * page's uid is that of the process. A page that names another process than the one that maps it is
+ * left out. 0, -ENOMEM, -EMFILE or -ENFILE, or the first error of found.
  */
 int fp_stats_search(const struct fp_stats_search *search);
 

@@ -37,8 +37,8 @@ int fp_toptable_look(struct fp_toptable *table)
 			memcpy(row->user, row[-1].user, sizeof(row->user));
 		else
 			fp_pstable_user(row->view->uid, row->user, sizeof(row->user));
-		fp_interval_of(fp_stats_dir_find(&table->pages, row->view->page.pid), row->view,
-		               now.passed_ns, &row->interval);
+		fp_interval_of(fp_stats_dir_find(&table->pages, &row->view->page), row->view, now.passed_ns,
+		               &row->interval);
 	}
 	fp_toptable_done(table);
 	*table = now;

@@ -217,6 +217,14 @@ struct top_view {
 	bool reversed;
 };
 
+/* One process may have several far memories, with a row each. */
+static int compare_programs(const struct fp_toprow *a, const struct fp_toprow *b)
+{
+	if (pid_of(a) != pid_of(b))
+		return pid_of(a) < pid_of(b) ? -1 : 1;
+	return a->view->page.start_realtime_ns < b->view->page.start_realtime_ns ? -1 : 1;
+}
+
 /*
  * Sorts numbers with the greatest first, but PIDs with the least first. Sorts texts by the
  * alphabet.
@@ -238,7 +246,7 @@ static int compare(const void *a, const void *b, void *user)
 		order = strcmp(x_text, y_text);
 	}
 	if (!order)
-		return pid_of(a) < pid_of(b) ? -1 : 1;
+		return compare_programs(a, b);
 	return view->reversed ? -order : order;
 }
 

@@ -253,6 +253,14 @@ class Hist(WithPages):
         self.writer(os.path.join(self.runtime, "%p.stats"))
         self.assertFails(self.farpage("hist"), 1, "--pid")
 
+    def test_few_descriptors(self):
+        """The pages of other programs take none."""
+        pids = [self.writer(os.path.join(self.runtime, "%p.stats"))[1] for _ in range(20)]
+        for pid in min(pids), max(pids):
+            done = subprocess.run(["prlimit", "--nofile=16", toolcase.FARPAGE, "hist", "--pid", str(pid)], env=self.env,
+                                  capture_output=True, text=True, timeout=toolcase.TIMEOUT)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_bad_input(self):
         self.assertFails(self.farpage("hist", "--pid", "1"), 1, "process 1")
         for pid in ("x", "0", "-5", "99999999999"):

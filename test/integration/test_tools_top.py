@@ -1,13 +1,19 @@
 """farpage top: on a terminal of several sizes, as JSON, and for root with the programs of all
 users, which farpage ps and farpage hist see, too."""
+import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import tempfile
+import termios
 import threading
+import time
 import unittest
 
 import terminal
@@ -235,6 +241,28 @@ class OnATerminal(WithPrograms):
             shell.type("q")
             shell.wait_for(lambda lines: not self.pids(lines))
 
+    def test_a_node_counts_once(self):
+        """However many programs it serves. Each of these has one lost node, and one that is cut
+        off."""
+        for _ in range(3):
+            self.program()
+        with self.top() as top:
+            lines = top.wait_for(lambda lines: "3 programs" in lines[0])
+            self.assertIn("nodes: 1 lost, 1 cut off ", lines[1])
+
+    def test_keys_that_are_none(self):
+        """NUL, and sequences that the terminal's description does not have."""
+        self.program()
+        with self.top() as top:
+            top.wait_for_text("statswriter")
+            top.type("C-Space")
+            top.type("-H", "1b", "5b", "39", "39", "3b", "35", "70")
+            top.type("?")
+            top.wait_for_text("keys sort by a column")
+            top.type("q")
+            lines = top.wait_for_text("statswriter")
+            self.assertRegex(lines[0], "by faults/s$")
+
     def test_what_another_program_writes(self):
         """^L draws over it. LINES and COLUMNS of the environment do not count."""
         with self.top(LINES="7", COLUMNS="40") as top:
@@ -327,6 +355,55 @@ class InAPipe(WithPrograms):
 
 
 class AsJson(WithPrograms):
+    def test_two_far_memories_in_one_process(self):
+        """Each has a row, and is compared with itself. `farpage hist` adds them up."""
+        program = self.program("two")
+        top = self.start("top", "--json", stdout=subprocess.PIPE)
+
+        def look():
+            shown = json.loads(self.line(top))["programs"]
+            self.assertEqual([row["pid"] for row in shown], [program.pid] * 2)
+            return [row["faults_per_s"] for row in shown]
+        self.assertEqual(look(), [0, 0])
+        self.fault(program, 1000, 5000)
+        while (rates := look()) == [0, 0]:
+            pass
+        self.assertGreater(rates[0], 100)
+        self.assertEqual(rates[1], 0)
+        top.terminate()
+        top.wait(toolcase.TIMEOUT)
+        for of in ([], ["--pid", str(program.pid)]):
+            status, out, err = self.farpage("hist", "--format", "json", *of)
+            self.assertEqual((status, err, json.loads(out)["count"]), (0, "", 3100))
+
+    def test_ends_within_output_that_is_stuck(self):
+        for _ in range(8):
+            pid = self.program().pid
+        for command in ("top", "--json"), ("hist", "--live", "--format", "csv", "--pid", str(pid)):
+            for number in signal.SIGINT, signal.SIGTERM:
+                with self.subTest(command, signal=number):
+                    process = self.start(*command, stdout=subprocess.PIPE)
+                    size = fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+                    self.wait_until(lambda: self.unread(process.stdout) == size)
+                    process.send_signal(number)
+                    self.assertEqual(process.wait(toolcase.TIMEOUT), 0)
+
+    @staticmethod
+    def unread(pipe):
+        return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+    def wait_until(self, holds):
+        deadline = time.monotonic() + toolcase.TIMEOUT
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def test_counters_that_no_json_number_holds(self):
+        program = self.program()
+        self.poke(program, 512 << 20, 2**64 - 1)
+        self.assertEqual(json.loads(self.farpage("ps", "--json")[1])[0]["mapped_bytes"], 2**63 - 1)
+        self.assertNotIn("-1", self.farpage("ps")[1].decode().splitlines()[2])
+
     def test_a_line_for_each_second(self):
         program = self.program()
         top = self.start("top", "--json", stdout=subprocess.PIPE)
@@ -398,6 +475,44 @@ class AllUsers(WithPrograms):
         self.env["XDG_RUNTIME_DIR"] = self.folder
         self.assertEqual(list(self.ps(*self.as_other)), sorted((own.pid, self.other.pid)))
         self.assertIn(self.other.pid, self.ps())  # root finds it, too
+
+    def test_two_far_memories_in_one_process(self):
+        program = self.program("two", folder=self.folder, prefix=self.as_other)
+        shown = json.loads(self.farpage("ps", "--json")[1])
+        self.assertEqual([row["pid"] for row in shown].count(program.pid), 2)
+
+    def test_a_process_that_maps_a_file_very_often(self):
+        """It cannot keep root's ps busy."""
+        code = f"""
+import ctypes, fcntl, mmap, os, sys
+size, path = {os.path.getsize(os.path.join(self.folder, f"{self.other.pid}.stats"))}, sys.argv[1]
+libc = ctypes.CDLL(None)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+os.truncate(fd, size + mmap.PAGESIZE)
+fcntl.flock(fd, fcntl.LOCK_EX)
+for _ in range(60000):
+    libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+os.write(1, b"ready\\n")
+os.read(0, 1)
+"""
+        process = subprocess.Popen([*self.as_other, sys.executable, "-c", code, os.path.join(self.folder, "many")],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(self._end, process)
+        self.assertEqual(self.line(process), "ready")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.assertIn(self.other.pid, self.ps())
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3)
+
+    def test_root_without_capabilities(self):
+        """It sees its own programs only, and says so."""
+        pid = str(self.other.pid)
+        for lost in "-sys_admin,-checkpoint_restore", "-sys_ptrace":
+            done = subprocess.run(["setpriv", f"--bounding-set={lost}", f"--inh-caps={lost}", toolcase.FARPAGE, "hist", "--pid", pid], env=self.env,
+                                  capture_output=True, text=True, timeout=toolcase.TIMEOUT)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("or is another user's", done.stderr)
 
     def test_hist(self):
         status, out, err = self.farpage("hist", "--pid", str(self.other.pid), "--format", "json")

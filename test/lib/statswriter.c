@@ -4,10 +4,12 @@
  * US" it counts N further faults of US microseconds, which read and wrote a page each. Room:
  * test/lib.
  *
- *   statswriter PATTERN [idle]   (see fp_statspage_expand; idle: no fault so far)
+ *   statswriter PATTERN [idle|two]   (see fp_statspage_expand; idle: no fault so far; two: it has two
+ *   far memories, and the second page has 100 faults more)
  */
 #include <inttypes.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +63,19 @@ static void forget_faults(struct fp_statspage *page)
 	memset((char *)page + at, 0, sizeof(*page) - at);
 }
 
+static bool add_second(const char *pattern)
+{
+	struct fp_statspage *page;
+	char path[PATH_MAX];
+
+	if (fp_statspage_expand(pattern, getpid() + 1, path, sizeof(path)) < 0 ||
+	    fp_statspage_create(path, false, &page) < 0)
+		return false;
+	fill(page);
+	count(page, 100, 5);
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	struct fp_statspage *page;
@@ -72,7 +87,9 @@ int main(int argc, char **argv)
 	if (fp_statspage_create(path, false, &page) < 0)
 		return 1;
 	fill(page);
-	if (argc > 2)
+	if (argc > 2 && strcmp(argv[2], "two") == 0 && !add_second(argv[1]))
+		return 1;
+	if (argc > 2 && strcmp(argv[2], "idle") == 0)
 		forget_faults(page);
 	printf("%d\n", page->pid);
 	fflush(stdout);

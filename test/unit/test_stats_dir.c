@@ -74,6 +74,15 @@ static bool is_seven(const struct fp_statsview *view, void *user)
 	return view->page.pid == 7;
 }
 
+static const struct fp_statsview *find(const struct fp_stats_dir *pages, int pid, uint64_t start_realtime_ns)
+{
+	static struct fp_statspage page;
+
+	page.pid = pid;
+	page.start_realtime_ns = start_realtime_ns;
+	return fp_stats_dir_find(pages, &page);
+}
+
 static void pages_are_found_in_order(void **state)
 {
 	struct fp_stats_dir pages = {0};
@@ -86,8 +95,9 @@ static void pages_are_found_in_order(void **state)
 	assert_int_equal(pages.items[0]->page.pid, 7);
 	assert_int_equal(pages.items[1]->page.pid, 41);
 	assert_int_equal(pages.items[2]->page.pid, 300);
-	assert_ptr_equal(fp_stats_dir_find(&pages, 41), pages.items[1]);
-	assert_null(fp_stats_dir_find(&pages, 42));
+	assert_ptr_equal(find(&pages, 41, 0), pages.items[1]);
+	assert_null(find(&pages, 42, 0));
+	assert_null(find(&pages, 41, 1)); /* another far memory of the process */
 	fp_stats_dir_done(&pages);
 	assert_int_equal(pages.n, 0);
 }
@@ -104,7 +114,7 @@ static void other_files_stay(void **state)
 	assert_int_equal(fp_stats_dir_read_dir(&pages, folder_fd, is_seven, &n_asked), 0);
 	assert_int_equal(pages.n, 2);
 	assert_int_equal(n_asked, 3);
-	assert_null(fp_stats_dir_find(&pages, 7));
+	assert_null(find(&pages, 7, 0));
 	fp_stats_dir_done(&pages);
 	assert_int_equal(faccessat(folder_fd, "7.stats", F_OK, 0), -1);
 	assert_int_equal(unlinkat(folder_fd, "8.stats", 0), 0);
