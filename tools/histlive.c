@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "log.h"
 #include "screen.h"
 #include "units.h"
@@ -29,6 +30,8 @@ struct live_view {
 	bool bars_of_last;
 	bool ended;
 	unsigned looks;
+	uint64_t look_ns; /* when the last look was */
+	bool gap;         /* that is much longer ago than an interval, such as after ^Z */
 	struct live_hist phases[FP_PHASES], kinds[FP_PHASE_KINDS];
 	struct fp_hist before; /* for take() */
 };
@@ -55,17 +58,20 @@ static int take(struct live_view *view, const struct fp_phase *phase, struct liv
 	if (r < 0)
 		return r;
 	memcpy(&h->last, &h->all, sizeof(h->last));
-	fp_hist_subtract(&h->last, view->looks ? &view->before : &h->all);
+	fp_hist_subtract(&h->last, view->looks && !view->gap ? &view->before : &h->all);
 	return 0;
 }
 
 static int look(void *user)
 {
 	struct live_view *view = user;
+	uint64_t now_ns = fp_clock_ns();
 	int r = 0;
 
 	if (view->ended)
 		return 0;
+	view->gap = now_ns - view->look_ns > 2 * INTERVAL_MS * FP_NSEC_PER_MSEC;
+	view->look_ns = now_ns;
 	if (view->looks)
 		r = fp_histset_look(view->set);
 	for (unsigned i = 0; r == 0 && i < FP_PHASES; i++)
