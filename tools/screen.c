@@ -29,7 +29,7 @@
 
 #define ESCAPE       27
 #define REDRAW       ('L' - '@')
-#define ESCAPE_MS    25 /* the bytes of one key arrive within this time */
+#define ESCAPE_MS    100 /* the bytes of one key arrive within this time */
 #define FOOTER_LINES 1
 
 struct screen_line {
@@ -310,6 +310,27 @@ static void take_key(struct fp_screen *screen, int key)
 		screen->view->key(key, screen->view->user);
 }
 
+static bool ends_sequence(int key)
+{
+	return key >= '@' && key <= '~';
+}
+
+/*
+ * Curses gives ESC alone if it does not know the sequence that ESC begins. Then drops the bytes of
+ * the sequence, which are no keys. ESC without any is the key Escape.
+ */
+static void take_escape(struct fp_screen *screen)
+{
+	int key = wgetch(stdscr);
+
+	if (key == ERR)
+		take_key(screen, ESCAPE);
+	else if (key == '[' || key == 'O')
+		do
+			key = wgetch(stdscr);
+		while (key != ERR && !ends_sequence(key));
+}
+
 /* The end of the terminal quits, too. */
 static void take_keys(struct fp_screen *screen)
 {
@@ -318,7 +339,10 @@ static void take_keys(struct fp_screen *screen)
 	if (key == ERR)
 		screen->quit = true;
 	for (; key != ERR && !screen->quit; key = wgetch(stdscr))
-		take_key(screen, key);
+		if (key == ESCAPE)
+			take_escape(screen);
+		else
+			take_key(screen, key);
 }
 
 /* SIGWINCH only causes a drawing. All other signals end the screen. */
