@@ -93,6 +93,18 @@ static void nothing_is_held_while_faults_are_seldom(void **state)
 	assert_true(run(&trial, &seldom, MANY) <= 2);
 }
 
+/* Threads that compute so much that faults count as seldom while they share one CPU. */
+static void a_hold_that_makes_faults_seldom_is_not_repeated(void **state)
+{
+	const struct pace compute = {.free_ns = SLOW * 2 / 3, .held_ns = SLOW * 4 / 3};
+	const struct pace fetch = {.free_ns = 2000 * US, .held_ns = 500 * US};
+	struct fp_hold_trial trial = {0};
+
+	assert_true(run(&trial, &compute, MANY) <= MANY / 100);
+	run(&trial, &fetch, MANY); /* until the next trial at the latest */
+	assert_true(run(&trial, &fetch, MANY) >= MANY - MANY / 100);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -100,6 +112,7 @@ int main(void)
 	    cmocka_unit_test(it_follows_the_program),
 	    cmocka_unit_test(disturbances_do_not_decide),
 	    cmocka_unit_test(nothing_is_held_while_faults_are_seldom),
+	    cmocka_unit_test(a_hold_that_makes_faults_seldom_is_not_repeated),
 	};
 
 	rng = test_seed("holdtrial");

@@ -21,16 +21,34 @@ static void measure(struct fp_hold_trial *trial, uint64_t ns)
 	*least_ns = trial->n == 1 ? ns : FP_MIN(*least_ns, ns);
 }
 
-/* The present way is the other one than before the trial. Keeps it only if it is better. */
-static void decide(struct fp_hold_trial *trial)
+static void keep(struct fp_hold_trial *trial, bool hold)
 {
-	uint64_t free_ns = trial->least_ns[0];
-	bool hold = trial->least_ns[1] < free_ns - free_ns / GAIN_PART;
-	bool same = hold != trial->held;
+	bool same = hold != trial->held; /* the present way is the other one than before the trial */
 
 	trial->held = hold;
 	trial->keep = same && trial->keep ? FP_MIN(2 * trial->keep, KEEP_MAX) : KEEP_MIN;
 	go_to(trial, FP_HOLD_KEEP);
+}
+
+/* Keeps the present way only if it is better. */
+static void decide(struct fp_hold_trial *trial)
+{
+	uint64_t free_ns = trial->least_ns[0];
+
+	keep(trial, trial->least_ns[1] < free_ns - free_ns / GAIN_PART);
+}
+
+/*
+ * Faults have become seldom. If that happened while the threads were held for a trial, the hold
+ * itself may be the cause. So this counts as a result: free is better. Otherwise the next trial
+ * would come at once, and again threads would be held for nothing.
+ */
+static void stop_holding(struct fp_hold_trial *trial)
+{
+	if (trial->held && (trial->phase == FP_HOLD_SETTLE || trial->phase == FP_HOLD_COMPARE))
+		keep(trial, false);
+	else if (trial->held || trial->phase != FP_HOLD_KEEP)
+		*trial = (struct fp_hold_trial){.keep = trial->keep};
 }
 
 bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slow_ns)
@@ -38,7 +56,7 @@ bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slo
 	bool slow = ns > slow_ns;
 
 	if (slow && trial->was_slow)
-		*trial = (struct fp_hold_trial){.was_slow = true};
+		stop_holding(trial);
 	trial->was_slow = slow;
 	if (slow)
 		return trial->held;

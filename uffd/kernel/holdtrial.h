@@ -12,7 +12,8 @@
  *      └────────────────────────────────── windows_left is 0 ───────────────────────────┘
  *
  * A window is a fixed number of faults, or of evicted pages. While these are seldom, nothing is
- * tried and nothing is held: then it is better not to disturb the scheduler.
+ * tried and nothing is held: then it is better not to disturb the scheduler. Faults that become
+ * seldom in a trial of holding end it: free is kept.
  */
 #ifndef FP_HOLDTRIAL_H
 #define FP_HOLDTRIAL_H
