@@ -9,11 +9,15 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "affinity.h"
 #include "cleanup.h"
+#include "clock.h"
 
 #define SKIP   77
 #define WINDOW 64u   /* number of faults between two decisions */
@@ -102,6 +106,13 @@ static int cpus_of(const struct scene *s, unsigned thread)
 	return CPU_COUNT(&set);
 }
 
+/* Waits until threads may be held again after a release. */
+static void await_holds(const struct scene *s)
+{
+	while (fp_clock_ns() <= atomic_load(&s->affinity.no_hold_until_ns))
+		usleep(1000);
+}
+
 static void test_majority_is_held(void **state)
 {
 	struct scene *s = *state;
@@ -149,6 +160,7 @@ static void test_few_are_held_if_that_is_faster(void **state)
 		fp_affinity_release(&s->affinity, true);
 		for (unsigned i = 0; i < n; i++)
 			assert_int_equal(cpus_of(s, i), CPU_COUNT(&s->all));
+		await_holds(s);
 		faults_in_turn(s, n);
 		assert_int_equal(atomic_load(&s->affinity.n_held), n);
 	}
@@ -234,6 +246,7 @@ static void test_release_is_for_the_held_thread(void **state)
 	s->threads[0].release = &s->affinity;
 	unblock(&s->threads[0]);
 	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
+	await_holds(s);
 	faults(s, 1, WINDOW);
 	assert_int_equal(cpus_of(s, 1), 1);
 	fp_affinity_release(&s->affinity, true); /* called before the program asks for its CPUs */
@@ -254,6 +267,7 @@ static void test_a_thread_with_one_cpu(void **state)
 		CPU_ZERO(&one);
 		CPU_SET(cpu, &one);
 		assert_int_equal(sched_setaffinity(tid, sizeof(one), &one), 0);
+		await_holds(s);
 		faults(s, 0, WINDOW);
 		assert_int_equal(s->affinity.cpu, cpu);
 		fp_affinity_release(&s->affinity, true);
@@ -270,6 +284,268 @@ static void test_a_thread_that_ended(void **state)
 	faults(s, 0, WINDOW);
 	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
 }
+
+/* ---- after a release ---- */
+
+/* True if thread 0 was not held. On a busy machine the time is over before that is known. */
+static bool stays_free(struct scene *s)
+{
+	faults(s, 0, WINDOW);
+	if (fp_clock_ns() >= atomic_load(&s->affinity.no_hold_until_ns))
+		return false;
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	return true;
+}
+
+/* A thread that has released itself is about to start a thread, which would inherit its one CPU. */
+static void test_a_released_thread_is_not_held_at_once(void **state)
+{
+	struct scene *s = *state;
+	bool free = false, free_again = false;
+
+	for (unsigned i = 0; i < 50 && !(free && free_again); i++) {
+		fp_affinity_release(&s->affinity, false); /* not held, but it might be at the next fault */
+		free |= stays_free(s);
+		await_holds(s);
+		faults(s, 0, WINDOW);
+		assert_int_equal(cpus_of(s, 0), 1);
+		fp_affinity_release(&s->affinity, true);
+		free_again |= stays_free(s);
+	}
+	assert_true(free && free_again);
+}
+
+static int own_cpus(void)
+{
+	cpu_set_t set;
+
+	sched_getaffinity(0, sizeof(set), &set);
+	return CPU_COUNT(&set);
+}
+
+static void hold_own_thread(struct scene *s)
+{
+	await_holds(s);
+	for (unsigned i = 0; i < WINDOW; i++)
+		fp_affinity_fault(&s->affinity, (uint32_t)gettid());
+	assert_int_equal(own_cpus(), 1);
+}
+
+/* Makes a child. Returns how many CPUs it has after act. */
+static int cpus_of_child(struct scene *s, void (*act)(struct scene *))
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		act(s);
+		_exit(own_cpus());
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void be_forked(struct scene *s)
+{
+	fp_affinity_forked(&s->affinity);
+}
+
+static void test_a_child_has_all_cpus(void **state)
+{
+	struct scene *s = *state;
+
+	hold_own_thread(s);
+	fp_affinity_forking(&s->affinity);
+	hold_own_thread(s); /* again, because the fork took long */
+	assert_int_equal(cpus_of_child(s, be_forked), CPU_COUNT(&s->all));
+}
+
+static void release_guest(struct scene *s)
+{
+	fp_affinity_release(&s->affinity, false);
+}
+
+static void choose_a_cpu(struct scene *s)
+{
+	cpu_set_t choice, now;
+
+	CPU_ZERO(&choice);
+	for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&choice) == 0; cpu++)
+		if (CPU_ISSET(cpu, &s->all) && cpu != s->affinity.cpu)
+			CPU_SET(cpu, &choice);
+	sched_setaffinity(0, sizeof(choice), &choice);
+	fp_affinity_release(&s->affinity, false);
+	sched_getaffinity(0, sizeof(now), &now);
+	if (!CPU_EQUAL(&now, &choice))
+		_exit(0);
+}
+
+/* As to affinity, a forked child is like a child of vfork: another process with the same struct. */
+static void test_a_guest_keeps_its_choice(void **state)
+{
+	struct scene *s = *state;
+
+	hold_own_thread(s);
+	assert_int_equal(cpus_of_child(s, release_guest), CPU_COUNT(&s->all));
+	assert_int_equal(cpus_of_child(s, choose_a_cpu), 1);
+}
+
+/* A debugger reads this process's memory: the faults name a thread of the debugger. */
+static void test_a_thread_of_another_process_is_not_held(void **state)
+{
+	struct scene *s = *state;
+	pid_t pid = fork();
+	cpu_set_t set;
+
+	if (pid == 0)
+		for (;;)
+			pause();
+	for (unsigned i = 0; i < WINDOW; i++)
+		fp_affinity_fault(&s->affinity, (uint32_t)pid);
+	assert_int_equal(sched_getaffinity(pid, sizeof(set), &set), 0);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	assert_int_equal(CPU_COUNT(&set), CPU_COUNT(&s->all));
+	assert_int_equal(atomic_load(&s->affinity.n_held), 0);
+}
+
+/* ---- while it is released ---- */
+
+#define ROUNDS 300u
+
+struct observer {
+	struct scene *scene;
+	_Atomic unsigned round, seen, bound;
+};
+
+/* In each round, waits until no thread counts as held. Then looks whether one still has one CPU. */
+static void *observe(void *arg)
+{
+	struct observer *o = arg;
+	struct scene *s = o->scene;
+
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		while (atomic_load(&o->round) < round || atomic_load(&s->affinity.n_held) > 0)
+			;
+		for (unsigned i = 0; i < 2; i++)
+			if (cpus_of(s, i) == 1)
+				atomic_fetch_add(&o->bound, 1);
+		atomic_store(&o->seen, round);
+	}
+	return NULL;
+}
+
+static void hold_two(struct scene *s)
+{
+	const struct fp_hold_trial wanted = {.phase = FP_HOLD_KEEP, .held = true, .keep = UINT32_MAX};
+
+	for (unsigned i = 0; i < TRIES && atomic_load(&s->affinity.n_held) != 2; i++) {
+		s->affinity.trial = wanted; /* what a trial leaves that found a hold faster */
+		atomic_store(&s->affinity.no_hold_until_ns, 0);
+		for (unsigned n = 0; n < WINDOW; n++)
+			faults(s, n % 2, 1);
+	}
+	assert_int_equal(atomic_load(&s->affinity.n_held), 2);
+}
+
+/* A thread that reads that nothing is held goes on at once, and starts threads. */
+static void test_who_no_longer_counts_as_held_is_free(void **state)
+{
+	struct observer observer = {.scene = *state};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, observe, &observer), 0);
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		hold_two(*state);
+		atomic_store(&observer.round, round);
+		fp_affinity_release(&observer.scene->affinity, true);
+		while (atomic_load(&observer.seen) < round)
+			sched_yield();
+	}
+	pthread_join(thread, NULL);
+	assert_int_equal(atomic_load(&observer.bound), 0);
+}
+
+/* ---- the lock ---- */
+
+#define HOLDER_US 4000u
+
+/* Acts as a holder of the lock that was preempted for some milliseconds. */
+static void *unlock_later(void *busy)
+{
+	usleep(HOLDER_US);
+	atomic_store((_Atomic bool *)busy, false);
+	return NULL;
+}
+
+static void test_a_release_waits_for_the_lock(void **state)
+{
+	struct scene *s = *state;
+	unsigned released = 0;
+	pthread_t holder;
+
+	for (unsigned i = 0; i < 8; i++) { /* on a busy machine, the holder may be late */
+		await_holds(s);
+		faults(s, 0, WINDOW);
+		atomic_store(&s->affinity.busy, true);
+		assert_int_equal(pthread_create(&holder, NULL, unlock_later, &s->affinity.busy), 0);
+		fp_affinity_release(&s->affinity, true);
+		released += cpus_of(s, 0) > 1;
+		pthread_join(holder, NULL);
+		fp_affinity_release(&s->affinity, true);
+	}
+	assert_true(released > 0);
+}
+
+static void test_a_lock_that_is_never_given_back(void **state)
+{
+	struct scene *s = *state;
+
+	faults(s, 0, WINDOW);
+	atomic_store(&s->affinity.busy, true);
+	fp_affinity_release(&s->affinity, true);
+	fp_affinity_done(&s->affinity);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	atomic_store(&s->affinity.busy, false);
+}
+
+static struct fp_affinity *interrupted;
+static _Atomic unsigned n_signals, n_in_lock;
+
+static void count_signal(int sig)
+{
+	atomic_fetch_add(&n_signals, 1);
+	if (gettid() == getpid() && atomic_load(&interrupted->busy))
+		atomic_fetch_add(&n_in_lock, 1);
+}
+
+/* A handler that jumps away would keep the lock. So no handler may run while it is locked. */
+static void test_no_handler_runs_while_it_is_locked(void **state)
+{
+	const struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
+	struct scene *s = *state;
+	sigset_t alarm;
+
+	interrupted = &s->affinity;
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	signal(SIGALRM, count_signal);
+	setitimer(ITIMER_REAL, &often, NULL);
+	for (unsigned i = 0; i < 20 * ROUNDS; i++) {
+		pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* the fault thread takes no signals */
+		atomic_store(&s->affinity.no_hold_until_ns, 0);
+		faults(s, 0, WINDOW);
+		pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+		fp_affinity_release(&s->affinity, true);
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	signal(SIGALRM, SIG_DFL);
+	assert_true(atomic_load(&n_signals) > 0);
+	assert_int_equal(atomic_load(&n_in_lock), 0);
+}
+
+/* ---- fault mode inline, and off ---- */
 
 /* 256 pages are evicted in batches. That takes longer while the test's own thread is not bound. */
 static void evict_window(struct scene *s, int cpu)
@@ -345,6 +621,14 @@ int main(void)
 	    TEST(test_release_is_for_the_held_thread),
 	    TEST(test_a_thread_that_ended),
 	    TEST(test_a_thread_with_one_cpu),
+	    TEST(test_a_released_thread_is_not_held_at_once),
+	    TEST(test_a_child_has_all_cpus),
+	    TEST(test_a_guest_keeps_its_choice),
+	    TEST(test_a_thread_of_another_process_is_not_held),
+	    TEST(test_who_no_longer_counts_as_held_is_free),
+	    TEST(test_a_release_waits_for_the_lock),
+	    TEST(test_a_lock_that_is_never_given_back),
+	    TEST(test_no_handler_runs_while_it_is_locked),
 	    TEST(test_the_reclaim_thread_follows),
 	    TEST(test_off),
 	};

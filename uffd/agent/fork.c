@@ -237,7 +237,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 
 void fp_agent_fork_prepare(struct fp_agent *agent)
 {
-	fp_affinity_release(&agent->affinity, false);
+	fp_affinity_forking(&agent->affinity);
 	fp_space_lock(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
@@ -546,6 +546,7 @@ void fp_agent_fork_child(struct fp_agent *agent)
 	each_stretch(agent, keep_out);
 	fp_far_join_family(&agent->far);
 	agent->is_child = true;
+	fp_affinity_forked(&agent->affinity);
 	fp_affinity_init(&agent->affinity, agent->options.affinity == FP_AFFINITY_AUTO);
 	pthread_mutex_init(&agent->fork_turn, NULL);
 	pthread_mutex_init(&agent->space.lock, NULL);

@@ -4,32 +4,42 @@
  */
 #include "affinity.h"
 
-#include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent_sigmask.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "rawcall.h"
 
-#define WINDOW        64u
-#define MAJORITY      48u /* a thread with so many faults of a window is held alone */
-#define SHARE         8u  /* a thread with fewer faults of a window is not held beside others */
-#define NEARLY_ALL    60u /* several threads are held only if they make so many faults of a window */
-#define SLOW_PAGE_NS  (100 * FP_NSEC_PER_USEC) /* with slower faults, nothing is tried */
-#define EVICTED       256u                     /* pages of a window in fault mode inline */
-#define SELDOM        32u /* with fewer faults between two ticks, held threads are released */
-#define RELEASE_TRIES 1000u
+#define WINDOW       64u
+#define MAJORITY     48u /* a thread with so many faults of a window is held alone */
+#define SHARE        8u  /* a thread with fewer faults of a window is not held beside others */
+#define NEARLY_ALL   60u /* several threads are held only if they make so many faults of a window */
+#define SLOW_PAGE_NS (100 * FP_NSEC_PER_USEC) /* with slower faults, nothing is tried */
+#define EVICTED      256u                     /* pages of a window in fault mode inline */
+#define SELDOM       32u /* with fewer faults between two ticks, held threads are released */
+#define LOCK_NS      (10 * FP_NSEC_PER_MSEC) /* the longest wait for the lock */
+#define NO_HOLD_NS   (20 * FP_NSEC_PER_MSEC) /* after a release, so long no thread is held */
 
 /* Uses raw system calls: the shim's wrappers would release the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
 {
+	long r;
+
 	CPU_ZERO(ret_set);
-	return syscall(SYS_sched_getaffinity, tid, sizeof(*ret_set), ret_set) < 0 ? -errno : 0;
+	r = FP_RAW(SYS_sched_getaffinity, tid, sizeof(*ret_set), ret_set, 0, 0, 0);
+	return r < 0 ? (int)r : 0;
 }
 
 static int set_cpus(uint32_t tid, const cpu_set_t *set)
 {
-	return syscall(SYS_sched_setaffinity, tid, sizeof(*set), set) < 0 ? -errno : 0;
+	return (int)FP_RAW(SYS_sched_setaffinity, tid, sizeof(*set), set, 0, 0, 0);
+}
+
+static uint32_t own_tid(void)
+{
+	return (uint32_t)FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0);
 }
 
 void fp_affinity_init(struct fp_affinity *af, bool follow)
@@ -68,6 +78,23 @@ static void unlock(struct fp_affinity *af)
 	atomic_store_explicit(&af->busy, false, memory_order_release);
 }
 
+/*
+ * Takes the lock, which is held for a few system calls only. Its holder may be preempted meanwhile.
+ * False: the wait took too long. The caller has signals blocked: a handler that jumps away would
+ * never unlock.
+ */
+static bool lock(struct fp_affinity *af)
+{
+	uint64_t until_ns = fp_clock_ns() + LOCK_NS;
+
+	while (!try_lock(af)) {
+		if (fp_clock_ns() > until_ns)
+			return false;
+		sched_yield();
+	}
+	return true;
+}
+
 static void place_agents(struct fp_affinity *af, const cpu_set_t *set)
 {
 	for (unsigned i = 0; i < FP_ARRAY_LEN(af->agent); i++)
@@ -85,39 +112,61 @@ static bool is_bound(const struct fp_affinity *af, uint32_t tid)
 
 /*
  * Gives the held threads their former CPUs. A thread for which the program has chosen other CPUs
- * meanwhile keeps those.
+ * meanwhile keeps those. n_held becomes 0 only then: who reads 0 need not wait for us.
  */
 static void let_go(struct fp_affinity *af)
 {
-	uint32_t n = atomic_exchange(&af->n_held, 0);
+	uint32_t n = atomic_load(&af->n_held);
 
 	for (uint32_t i = 0; i < n; i++)
 		if (is_bound(af, atomic_load(&af->held[i])))
 			set_cpus(atomic_load(&af->held[i]), &af->original);
 	if (n)
 		place_agents(af, &af->own);
+	atomic_store(&af->n_held, 0);
 }
 
-/* Holds the crew, or none of it if its threads may not run on the same CPUs. */
-static void hold(struct fp_affinity *af)
+/*
+ * True if all threads of the crew are this process's own, and may run on the same CPUs. A thread of
+ * another process faults here if it reads this process's memory, as a debugger does.
+ */
+static bool may_hold(struct fp_affinity *af)
 {
-	cpu_set_t one, cpus;
+	cpu_set_t cpus;
 
-	if (get_cpus(af->crew[0], &af->original) < 0)
+	for (uint32_t i = 0; i < af->n_crew; i++) {
+		if (FP_RAW(SYS_tgkill, af->pid, af->crew[i], 0, 0, 0, 0) < 0 ||
+		    get_cpus(af->crew[i], &cpus) < 0)
+			return false;
+		if (i == 0)
+			af->original = cpus;
+		else if (!CPU_EQUAL(&cpus, &af->original))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Holds the crew, or none of it. Each thread is published before it is bound, and then the time is
+ * checked. So a release at the same moment either sees the thread, or we see the release.
+ */
+static void hold(struct fp_affinity *af, uint64_t now_ns)
+{
+	cpu_set_t one;
+
+	if (!may_hold(af))
 		return;
-	for (uint32_t i = 1; i < af->n_crew; i++)
-		if (get_cpus(af->crew[i], &cpus) < 0 || !CPU_EQUAL(&cpus, &af->original))
-			return;
 	af->cpu = choose_cpu(&af->original);
 	CPU_ZERO(&one);
 	CPU_SET(af->cpu, &one);
 	for (uint32_t i = 0; i < af->n_crew; i++) {
-		if (set_cpus(af->crew[i], &one) < 0) { /* the thread has ended */
+		atomic_store(&af->held[i], af->crew[i]);
+		atomic_store(&af->n_held, i + 1);
+		if (now_ns < atomic_load(&af->no_hold_until_ns) ||
+		    set_cpus(af->crew[i], &one) < 0) { /* the thread has ended */
 			let_go(af);
 			return;
 		}
-		atomic_store(&af->held[i], af->crew[i]);
-		atomic_store(&af->n_held, i + 1);
 	}
 	place_agents(af, &one);
 }
@@ -185,23 +234,29 @@ static bool renew_crew(struct fp_affinity *af)
 	return true;
 }
 
-/* Whether the crew shall be held in the next window. This window took ns. */
-static bool is_hold_wanted(struct fp_affinity *af, uint64_t ns)
+/*
+ * Whether the crew shall be held in the next window. This window took ns. is_quiet: a thread was
+ * released shortly before. Then the trial does not count a window in which it asked for a hold.
+ */
+static bool is_hold_wanted(struct fp_affinity *af, uint64_t ns, bool is_quiet)
 {
 	if (renew_crew(af) || af->n_crew < 2)
 		return af->n_crew == 1;
+	if (is_quiet && af->trial.held && !holds_crew(af))
+		return true;
 	return fp_hold_trial_window(&af->trial, ns, WINDOW * SLOW_PAGE_NS);
 }
 
 static void end_window(struct fp_affinity *af)
 {
 	uint64_t now_ns = fp_clock_ns();
-	bool wanted = is_hold_wanted(af, now_ns - af->window_ns);
+	bool is_quiet = now_ns < atomic_load(&af->no_hold_until_ns);
+	bool wanted = is_hold_wanted(af, now_ns - af->window_ns, is_quiet);
 
-	if ((wanted ? !holds_crew(af) : atomic_load(&af->n_held) > 0) && try_lock(af)) {
+	if ((wanted ? !is_quiet && !holds_crew(af) : atomic_load(&af->n_held) > 0) && try_lock(af)) {
 		let_go(af);
 		if (wanted && af->follow)
-			hold(af);
+			hold(af, now_ns);
 		unlock(af);
 	}
 	af->window_ns = now_ns;
@@ -224,7 +279,7 @@ static void count(struct fp_affinity *af, uint32_t tid)
 
 void fp_affinity_join(struct fp_affinity *af)
 {
-	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+	uint32_t tid = own_tid();
 
 	for (unsigned i = 0; i < FP_ARRAY_LEN(af->agent); i++) {
 		uint32_t none = 0;
@@ -288,30 +343,47 @@ void fp_affinity_tick(struct fp_affinity *af)
 void fp_affinity_release(struct fp_affinity *af, bool anyone)
 {
 	cpu_set_t original;
+	uint64_t mask;
 
-	if (atomic_load_explicit(&af->n_held, memory_order_relaxed) == 0)
+	atomic_store(&af->no_hold_until_ns, fp_clock_ns() + NO_HOLD_NS);
+	if (atomic_load(&af->n_held) == 0)
 		return;
 	if (getpid() != af->pid) {
 		original = af->original;
-		set_cpus(0, &original);
+		if (is_bound(af, 0))
+			set_cpus(0, &original);
 		return;
 	}
-	if (!anyone && !is_held(af, (uint32_t)syscall(SYS_gettid)))
+	if (!anyone && !is_held(af, own_tid()))
 		return;
-	for (unsigned tries = 0; !try_lock(af); tries++) { /* held only for a few system calls */
-		if (tries == RELEASE_TRIES)
-			return; /* our signal handler has interrupted the holder */
-		sched_yield();
+	mask = fp_agent_sigmask_block(true, false);
+	if (lock(af)) {
+		let_go(af);
+		unlock(af);
 	}
-	let_go(af);
-	unlock(af);
+	fp_agent_sigmask_restore(mask);
+}
+
+void fp_affinity_forking(struct fp_affinity *af)
+{
+	fp_affinity_release(af, false);
+	af->forking = own_tid();
+}
+
+void fp_affinity_forked(struct fp_affinity *af)
+{
+	if (is_held(af, af->forking) && is_bound(af, 0))
+		set_cpus(0, &af->original);
 }
 
 void fp_affinity_done(struct fp_affinity *af)
 {
-	while (!try_lock(af))
-		sched_yield();
+	uint64_t mask = fp_agent_sigmask_block(true, false);
+	bool locked = lock(af); /* without the lock, to let go is still better than to leave threads bound */
+
 	af->follow = false;
 	let_go(af);
-	unlock(af);
+	if (locked)
+		unlock(af);
+	fp_agent_sigmask_restore(mask);
 }

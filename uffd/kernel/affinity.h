@@ -40,9 +40,15 @@ struct fp_affinity {
 	struct fp_hold_trial trial;         /* of this crew; in fault mode inline, of the reclaim thread */
 	uint32_t evicted;                   /* pages in this window, in fault mode inline */
 	_Atomic uint32_t recent;            /* faults since the last tick */
-	_Atomic bool busy;       /* lock of the fields below; the fault thread and the tick only try it */
+	/*
+	 * The lock of the fields below. The fault thread and the tick only try it; others wait for a
+	 * moment. All have signals blocked meanwhile.
+	 */
+	_Atomic bool busy;
 	_Atomic uint32_t n_held; /* the held threads: the first n_held of held */
 	_Atomic uint32_t held[FP_HOLD_MAX];
+	_Atomic uint64_t no_hold_until_ns; /* after a release, no thread is held before this time */
+	uint32_t forking;                  /* the thread that forked last */
 	int cpu;
 	pid_t pid;                 /* the process that this belongs to */
 	cpu_set_t original;        /* the CPUs that each held thread had before */
@@ -71,11 +77,18 @@ void fp_affinity_evicted(struct fp_affinity *affinity, int cpu, uint32_t n);
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Releases all held threads if the calling thread is one of them, or if anyone is true. Called
- * before a thread starts threads or programs, which would inherit its one CPU, and before the
- * program reads or sets CPUs. A child of vfork shares this memory, and may have inherited a held
- * thread's one CPU: it releases only itself.
+ * Releases all held threads if the calling thread is one of them, or if anyone is true. For 20 ms
+ * no thread is held then. Called before a thread starts threads or programs, which would inherit
+ * its one CPU, and before the program reads or sets CPUs. A child of vfork shares this memory, and
+ * may have inherited a held thread's one CPU: it releases only itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
+
+/*
+ * Called by a thread that is about to fork: releases as above. forked: called in the child, whose
+ * thread gets its CPUs back if it was held again meanwhile.
+ */
+void fp_affinity_forking(struct fp_affinity *affinity);
+void fp_affinity_forked(struct fp_affinity *affinity);
 
 #endif
