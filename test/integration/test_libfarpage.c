@@ -437,6 +437,40 @@ static void held_for_the_kernel(void **state)
 	far_close(memory);
 }
 
+/* ---- CPUs ---- */
+
+static int own_cpus(void)
+{
+	cpu_set_t set;
+
+	must(sched_getaffinity(0, sizeof(set), &set) == 0, "its CPUs can't be read");
+	return CPU_COUNT(&set);
+}
+
+static void *count_cpus(void *ret_count)
+{
+	*(int *)ret_count = own_cpus();
+	return NULL;
+}
+
+/* The library has no hold on what the program starts, so it must leave the program's CPUs alone. */
+static void the_programs_cpus_stay(void **state)
+{
+	struct far_memory *memory = open_memory(MIB);
+	int all = own_cpus(), of_thread = 0;
+	pthread_t thread;
+	void *p;
+
+	assert_int_equal(far_map(memory, 8 * MIB, &p), 0);
+	test_fill(p, 8 * MIB, 50);
+	assert_true(test_is_filled(p, 8 * MIB, 50));
+	assert_int_equal(pthread_create(&thread, NULL, count_cpus, &of_thread), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(own_cpus(), all);
+	assert_int_equal(of_thread, all);
+	far_close(memory);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -450,6 +484,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(fork_with_two),
 	    cmocka_unit_test(fork_on_a_far_stack),
 	    cmocka_unit_test(held_for_the_kernel),
+	    cmocka_unit_test(the_programs_cpus_stay),
 	};
 
 	if (argc != 3 && argc != 4) {

@@ -593,6 +593,30 @@ static void test_the_reclaim_thread_follows(void **state)
 	assert_true(CPU_EQUAL(&set, &s->all)); /* evictions have become seldom */
 }
 
+/* The agent's threads follow, but no mask of the program changes. */
+static void test_only_bound_threads_are_followed(void **state)
+{
+	struct scene *s = *state;
+	pid_t tid = (pid_t)atomic_load(&s->threads[0].tid);
+	int cpu = 0;
+	cpu_set_t one;
+
+	s->affinity.only_bound = true;
+	faults(s, 0, WINDOW);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	assert_int_equal(own_cpus(), CPU_COUNT(&s->all));
+	while (!CPU_ISSET(cpu, &s->all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(tid, sizeof(one), &one), 0);
+	faults(s, 0, WINDOW);
+	assert_true(is_on(cpu));
+	fp_affinity_done(&s->affinity);
+	assert_int_equal(cpus_of(s, 0), 1);
+	assert_int_equal(own_cpus(), CPU_COUNT(&s->all));
+}
+
 static void test_off(void **state)
 {
 	struct scene *s = *state;
@@ -630,6 +654,7 @@ int main(void)
 	    TEST(test_a_lock_that_is_never_given_back),
 	    TEST(test_no_handler_runs_while_it_is_locked),
 	    TEST(test_the_reclaim_thread_follows),
+	    TEST(test_only_bound_threads_are_followed),
 	    TEST(test_off),
 	};
 	cpu_set_t set;

@@ -120,6 +120,12 @@ bool fp_agent_is_own_thread(void)
 	return fp_thread_is_own();
 }
 
+void fp_agent_affinity_init(struct fp_agent *agent, enum fp_affinity_mode mode)
+{
+	fp_affinity_init(&agent->affinity, mode != FP_AFFINITY_OFF);
+	agent->affinity.only_bound = mode == FP_AFFINITY_BOUND;
+}
+
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone)
 {
 	fp_affinity_release(&agent->affinity, anyone);
@@ -484,7 +490,7 @@ static int configure(struct fp_agent *agent, const struct fp_agent_options *opti
 	agent->space.overcommit = options->overcommit;
 	agent->space.on_growth = on_growth;
 	agent->space.on_growth_arg = agent;
-	fp_affinity_init(&agent->affinity, options->affinity == FP_AFFINITY_AUTO);
+	fp_agent_affinity_init(agent, options->affinity);
 	return copy_options(&agent->options, options);
 }
 

@@ -24,7 +24,13 @@ struct fp_space;
 enum fp_fault_mode { FP_FAULT_MODE_THREAD, FP_FAULT_MODE_INLINE };
 enum fp_capture_mode { FP_CAPTURE_AUTO, FP_CAPTURE_MOVE, FP_CAPTURE_PROTECT };
 enum fp_on_loss { FP_ON_LOSS_SIGBUS, FP_ON_LOSS_WAIT };
-enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF };
+
+/*
+ * What the agent does to make faults faster (affinity.h). BOUND: its threads follow a thread that the
+ * program has bound to a CPU itself, and no mask of the program changes. AUTO: it also holds threads
+ * of the program on a CPU. The caller of AUTO must call fp_agent_affinity_release.
+ */
+enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF, FP_AFFINITY_BOUND };
 
 struct fp_agent_options {
 	uint64_t local_bytes;    /* the budget, at least FP_BUDGET_MIN_PAGES pages; 0: see local_percent */

@@ -37,6 +37,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
 /* In a forked child, after its budget is renewed: keeps only the pins of this thread. */
 void fp_agent_pin_forked(struct fp_agent *agent);
+void fp_agent_affinity_init(struct fp_agent *agent, enum fp_affinity_mode mode);
 void fp_agent_enter_local(const struct fp_agent *agent);
 void fp_agent_leave_local(const struct fp_agent *agent);
 

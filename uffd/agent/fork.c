@@ -547,7 +547,7 @@ void fp_agent_fork_child(struct fp_agent *agent)
 	fp_far_join_family(&agent->far);
 	agent->is_child = true;
 	fp_affinity_forked(&agent->affinity);
-	fp_affinity_init(&agent->affinity, agent->options.affinity == FP_AFFINITY_AUTO);
+	fp_agent_affinity_init(agent, agent->options.affinity);
 	pthread_mutex_init(&agent->fork_turn, NULL);
 	pthread_mutex_init(&agent->space.lock, NULL);
 	fp_space_allow_backing(&agent->space);

@@ -140,7 +140,7 @@ static bool may_hold(struct fp_affinity *af)
 			return false;
 		if (i == 0)
 			af->original = cpus;
-		else if (!CPU_EQUAL(&cpus, &af->original))
+		if (!CPU_EQUAL(&cpus, &af->original) || (af->only_bound && CPU_COUNT(&cpus) > 1))
 			return false;
 	}
 	return true;

@@ -30,6 +30,7 @@
 
 struct fp_affinity {
 	_Atomic bool follow;
+	bool only_bound; /* holds only threads that have one CPU anyway, so the program sees no change */
 	struct {
 		uint32_t tid, faults;
 	} seen[FP_HOLD_MAX + 1]; /* the first threads that faulted in this window */

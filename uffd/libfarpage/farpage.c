@@ -188,6 +188,7 @@ static int start(const struct far_options *o, struct far_memory *memory, struct 
 	    .readahead_pages = readahead_pages(o->readahead_pages),
 	    .stats_path = o->stats_file,
 	    .fault_mode = o->fault_mode == FAR_FAULT_INLINE ? FP_FAULT_MODE_INLINE : FP_FAULT_MODE_THREAD,
+	    .affinity = FP_AFFINITY_BOUND, /* nothing would release held threads before they start others */
 	    .pins = o->fault_mode == FAR_FAULT_INLINE,
 	    .enter_local = enter_local,
 	    .leave_local = leave_local,
