@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 #include "cleanup.h"
 #include "clock.h"
@@ -216,18 +215,14 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 }
 
 /*
- * Keeps this thread, and threads that it starts from now on, on one CPU. An agent itself binds the
- * thread that filled its memory to a CPU, and undoes this when that thread has been quiet for a
- * while. So this function first waits until the agent has done so. Otherwise the agent would take
- * our mask for its own, and undo it.
+ * Keeps this thread, and threads that it starts from now on, on one CPU. The agents' threads follow
+ * it there.
  */
 static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 {
-	const struct timespec quiet = {.tv_nsec = 300 * (long)FP_NSEC_PER_MSEC};
 	cpu_set_t set;
 	int r;
 
-	nanosleep(&quiet, NULL);
 	CPU_ZERO(&set);
 	CPU_SET((int)rounds->cpu, &set);
 	r = sched_setaffinity(0, sizeof(set), &set) < 0 ? -errno : 0;
