@@ -18,6 +18,7 @@
 
 #include "calls.h"
 #include "far_pieces.h"
+#include "local.h"
 #include "mapping.h"
 #include "refusals.h"
 #include "signals.h"
@@ -101,6 +102,13 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return prlimit((pid_t)a, (__rlimit_resource_t)b, (const struct rlimit *)c,
 		               (struct rlimit *)d);
 #endif
+	case SYS_execve:
+	case SYS_execveat:
+	case SYS_sched_getaffinity:
+	case SYS_sched_setaffinity: /* as RELEASES in calls.def */
+		if (fp_shim_agent() && !fp_local_is_agent())
+			fp_agent_affinity_release(fp_shim_agent(), true);
+		return fp_call_syscall_way(number, a, b, c, d, e, f);
 	default:
 		return fp_call_syscall_way(number, a, b, c, d, e, f);
 	}

@@ -48,6 +48,7 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
 {
 	if (!fp_shim_agent())
 		return BY_KERNEL;
+	fp_agent_affinity_release(fp_shim_agent(), false); /* the child would inherit its one CPU */
 	if (flags == SIGCHLD && !has_stack)
 		return BY_FORK;
 	if (!(flags & CLONE_VM))
@@ -74,6 +75,8 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
 
 __attribute__((used)) static uint64_t before_vfork(void)
 {
+	if (fp_shim_agent()) /* the child would inherit the one CPU of a held thread */
+		fp_agent_affinity_release(fp_shim_agent(), false);
 	return (uint64_t)FP_MIN(fp_agent_pin_depth(), 0xffu) << HOLDS_SHIFT |
 	       (uint64_t)FP_MIN(fp_local.depth, 0xffu) << LOCAL_SHIFT |
 	       (uint64_t)FP_MIN(fp_call_args_depth(), 0xffffu) << BLOCK_SHIFT |
@@ -179,15 +182,19 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_clone] = KIND_CHILD,
     [SYS_fork] = KIND_CHILD,
     [SYS_vfork] = KIND_CHILD,
+    [SYS_execve] = KIND_OURS,
     [SYS_sigaltstack] = KIND_OURS,
     [SYS_mlock] = KIND_OURS,
     [SYS_munlock] = KIND_OURS,
     [SYS_mlockall] = KIND_OURS,
     [SYS_prctl] = KIND_OURS,
     [SYS_setrlimit] = KIND_OURS,
+    [SYS_sched_setaffinity] = KIND_OURS,
+    [SYS_sched_getaffinity] = KIND_OURS,
     [SYS_unshare] = KIND_OURS,
     [SYS_prlimit64] = KIND_OURS,
     [SYS_setns] = KIND_OURS,
+    [SYS_execveat] = KIND_OURS,
     [SYS_mlock2] = KIND_OURS,
     [SYS_pkey_mprotect] = KIND_OURS,
     [SYS_clone3] = KIND_CHILD,

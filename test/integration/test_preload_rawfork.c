@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 
 #include <cmocka.h>
 
+#include "rawcall.h"
 #include "underpreload.h"
 
 #define BIG     (8 * TEST_LOCAL_BYTES)
@@ -169,6 +171,62 @@ static void other_system_calls_pass(void **state)
 	assert_ptr_not_equal(p, MAP_FAILED); /* mmap: a call with six arguments */
 	p[0] = 1;
 	assert_int_equal(syscall(SYS_munmap, p, 4096), 0);
+}
+
+/* ---- CPUs: the agent holds a thread that faults much on one of them ---- */
+
+#define PASSES 100u
+
+static int cpus_now(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	FP_RAW(SYS_sched_getaffinity, 0, sizeof(set), &set, 0, 0, 0);
+	return CPU_COUNT(&set);
+}
+
+/* Faults until the agent holds this thread. It never does so in fault mode inline. */
+static void be_held(void)
+{
+	const char *mode = getenv("FARPAGE_FAULT_MODE");
+	unsigned n_pages = BIG / 4096, passes = mode ? 1 : PASSES;
+
+	for (unsigned pass = 0; pass < passes && cpus_now() > 1; pass++)
+		for (unsigned i = 0; i < n_pages; i++) /* an odd stride: all pages, without read-ahead */
+			(void)((volatile char *)filled)[(size_t)(i * 677u % n_pages) * 4096];
+	if (!mode && cpus_now() > 1)
+		_exit(99);
+}
+
+static void what_is_started_has_all_cpus(void **state)
+{
+	char script[64], sh[] = "sh",
+	                 c[] = "-c", *const words[] = {sh, c, script, NULL}, *const none[] = {NULL};
+	cpu_set_t set;
+	pid_t pid;
+	int all;
+
+	assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+	all = CPU_COUNT(&set);
+	snprintf(script, sizeof(script), "test $(/usr/bin/nproc) = %d", all);
+	if (all == 1)
+		return;
+	be_held();
+	pid = vfork();
+	if (pid == 0)
+		_exit(cpus_now());
+	assert_int_equal(status_of(pid), all);
+	be_held();
+	assert_true(syscall(SYS_sched_getaffinity, 0, sizeof(set), &set) > 0);
+	assert_int_equal(CPU_COUNT(&set), all);
+	pid = fork();
+	if (pid == 0) {
+		be_held();
+		syscall(SYS_execve, "/bin/sh", words, none);
+		_exit(98);
+	}
+	assert_int_equal(status_of(pid), 0);
 }
 
 /* ---- by a bare call: stopped ---- */
@@ -459,6 +517,7 @@ static int tests(void)
 	    cmocka_unit_test(what_fork_cannot_make_is_refused),
 	    cmocka_unit_test(no_word_is_cleared_in_far_memory),
 	    cmocka_unit_test(other_system_calls_pass),
+	    cmocka_unit_test(what_is_started_has_all_cpus),
 #ifdef __x86_64__
 	    cmocka_unit_test(bare_children_are_stopped),
 	    cmocka_unit_test(handlers_do_not_hide_it),
