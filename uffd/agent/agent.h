@@ -26,9 +26,9 @@ enum fp_capture_mode { FP_CAPTURE_AUTO, FP_CAPTURE_MOVE, FP_CAPTURE_PROTECT };
 enum fp_on_loss { FP_ON_LOSS_SIGBUS, FP_ON_LOSS_WAIT };
 
 /*
- * What the agent does to make faults faster (affinity.h). BOUND: its threads follow a thread that the
- * program has bound to a CPU itself, and no mask of the program changes. AUTO: it also holds threads
- * of the program on a CPU. The caller of AUTO must call fp_agent_affinity_release.
+ * What the agent does to make faults faster (affinity.h). BOUND: its threads follow a thread that
+ * the program has bound to a CPU itself, and no mask of the program changes. AUTO: it also holds
+ * threads of the program on a CPU. The caller of AUTO must call fp_agent_affinity_release.
  */
 enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF, FP_AFFINITY_BOUND };
 

@@ -42,8 +42,8 @@ struct fp_affinity {
 	uint32_t evicted;                   /* pages in this window, in fault mode inline */
 	_Atomic uint32_t recent;            /* faults since the last tick */
 	/*
-	 * The lock of the fields below. The fault thread and the tick only try it; others wait for a
-	 * moment. All have signals blocked meanwhile.
+	 * The lock of the fields below. The fault thread and the tick only try it; others wait for
+	 * a moment. All have signals blocked meanwhile.
 	 */
 	_Atomic bool busy;
 	_Atomic uint32_t n_held; /* the held threads: the first n_held of held */
