@@ -38,13 +38,29 @@ static bool is_ours(pid_t pid)
 	       (pid == 0 || FP_RAW(SYS_tgkill, self, pid, 0, 0, 0, 0) == 0); /* pid may be a thread of ours */
 }
 
+/* Says why the limit was refused. Returns the errno for the program. */
+static int refuse(int r)
+{
+	static atomic_bool said, said_busy;
+
+	if (r == -EBUSY) {
+		fp_shim_say_once(&said_busy,
+		                 "setrlimit was refused: a call of another thread uses memory that would go. "
+		                 "Set the limit before other threads make calls, or before the start");
+		return -EPERM; /* as the kernel refuses */
+	}
+	fp_shim_say_once(&said, "setrlimit was refused: far memory takes half of such a limit, which must be "
+	                        "512 MiB at least, and hold what is mapped. Set it before the start, or "
+	                        "limit the program by a cgroup");
+	return r;
+}
+
 /*
  * Shrinks the range to the limit. Returns 0, or a negative errno if it can't shrink that far. Also
  * returns 0 for wrong arguments: the kernel then reports the error.
  */
 static int make_room(pid_t pid, int kind, const struct rlimit *limit)
 {
-	static atomic_bool said;
 	struct rlimit wanted;
 	uint64_t mask;
 	int r;
@@ -56,12 +72,7 @@ static int make_room(pid_t pid, int kind, const struct rlimit *limit)
 	r = (int)FP_ON_LOCAL_STACK(fp_space_fit, fp_agent_space(fp_shim_agent()), kind, wanted.rlim_cur, 0, 0,
 	                           0);
 	fp_local_leave_masked(mask);
-	if (r < 0)
-		fp_shim_say_once(
-		    &said, "setrlimit was refused: far memory takes half of such a limit, which must be "
-		           "512 MiB at least, and hold what is mapped. Set it before the start, or "
-		           "limit the program by a cgroup");
-	return r;
+	return r < 0 ? refuse(r) : 0;
 }
 
 /* ---- the program's calls ---- */

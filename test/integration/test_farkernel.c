@@ -427,7 +427,7 @@ static void shrink_around_a_pin(void)
 	if (fp_pin_table_init(&far.pins) < 0)
 		_exit(2);
 	place = fp_pin_publish(&far.pins, &range, 1, 0);
-	if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EPERM || !fp_far_has(&far, range.page) ||
+	if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EBUSY || !fp_far_has(&far, range.page) ||
 	    word_of(range.page) != FP_PAGE_ZERO)
 		_exit(3);
 	fp_pin_clear(&far.pins, place, 1);
@@ -470,7 +470,7 @@ static void shrink_in_vain(void)
 	if (pthread_create(&thread, NULL, watch_range, &far) != 0)
 		_exit(3);
 	for (unsigned i = 0; i < REFUSED; i++)
-		if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EPERM)
+		if (fp_space_fit(&space, RLIMIT_AS, SMALL) != -EBUSY)
 			_exit(4);
 	atomic_store(&refused_all, true);
 	_exit(pthread_join(thread, &seen) == 0 && !seen ? 0 : 5);

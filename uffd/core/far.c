@@ -283,7 +283,7 @@ int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	if (fp_pin_any_outside(&far->pins, first, last)) {
 		far->pin_first = old_first;
 		far->pin_last = old_last;
-		return -EPERM;
+		return -EBUSY;
 	}
 	/*
 	 * in the same way, an evictor, or a thread that brings pages in, sees the new bounds of the

@@ -130,7 +130,7 @@ uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
 /*
  * Gives the range and its part of the tables back to the kernel, except [first, last) and the
  * agent's own pages. The parts that go must be whole chunks, in which nothing is mapped. A range
- * that was shrunk is never unreserved. Returns 0, or -EPERM if a page of those parts is pinned:
+ * that was shrunk is never unreserved. Returns 0, or -EBUSY if a page of those parts is pinned:
  * then nothing was changed.
  */
 int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);

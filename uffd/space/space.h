@@ -123,8 +123,8 @@ void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_e
 
 /*
  * Shrinks the range for good, around the mapped pages, to the size that a limit (RLIMIT_AS,
- * RLIMIT_DATA) allows. -EPERM: too much is mapped, or the mappings lie too far apart, or a call of
- * the program has pinned pages far from them.
+ * RLIMIT_DATA) allows. -EPERM: too much is mapped, or the mappings lie too far apart. -EBUSY: a
+ * call of the program has pinned pages far from them.
  */
 int fp_space_fit(struct fp_space *space, int kind, uint64_t limit);
 
