@@ -164,14 +164,17 @@ static bool any_cut_off(const struct fp_agent *agent)
 
 /*
  * True if some fault waits for a node that is cut off: for a page that the node has, or first for a
- * token, because no page can leave while all nodes are cut off.
+ * token, because no page can leave while all nodes are cut off. A fault gets its token first, and
+ * then waits for the page. So this looks at tokens first: otherwise it could miss a fault between
+ * the two.
  */
 static bool faults_wait(const struct fp_agent *agent)
 {
 	const struct fp_far *far = &agent->far;
+	bool for_token = atomic_load(&far->budget.n_waiting) > 0;
 
-	return fp_store_is_blocked(far->store) || (atomic_load(&far->budget.n_waiting) &&
-	                                           any_cut_off(agent) && fp_far_why_stuck(far) == -EHOSTDOWN);
+	return fp_store_is_blocked(far->store) ||
+	       (for_token && any_cut_off(agent) && fp_far_why_stuck(far) == -EHOSTDOWN);
 }
 
 /*
