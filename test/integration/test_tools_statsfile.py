@@ -124,6 +124,15 @@ class StatsFile(toolcase.ToolCase):
         self.assertEqual(process.returncode, 0)
         self.assertGreater(self.count("--stats-file", file), 0)
 
+    def test_file_where_ps_looks(self):
+        """The file that the user chose is also the page that ps reads: one row for each process."""
+        env = {"LD_PRELOAD": PRELOAD, "FARPAGE_NODES": self.node.url, "FARPAGE_STATS_FILE": os.path.join(self.runtime, "%p.stats")}
+        process = subprocess.Popen(["/usr/bin/python3", "-S", "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   bufsize=0, env={**self.env, **env})
+        self.addCleanup(self._end, process)
+        pids = [int(self.line(process)), int(self.line(process))]
+        self.assertCountEqual([program["pid"] for program in json.loads(self.farpage("ps", "--json")[1])], pids)
+
     def test_run_within_a_run(self):
         """The outer one's report and file have the processes of the inner one, which is in ps."""
         file = os.path.join(self.files, "outer.stats")

@@ -143,6 +143,12 @@ static bool write_copy(struct fp_agent *agent)
 	return true;
 }
 
+/* True if `farpage ps` finds the file that the user chose: a second page would be a second row. */
+static bool is_chosen_seen(const struct fp_agent *agent)
+{
+	return !agent->options.stats_dir && strcmp(agent->options.stats_path, agent->stats.pattern) == 0;
+}
+
 int fp_agent_stats_open(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	struct fp_agent_stats *stats = &agent->stats;
@@ -151,8 +157,9 @@ int fp_agent_stats_open(struct fp_agent *agent, struct fp_agent_error *error)
 
 	if (r < 0)
 		return r;
-	r = create_seen(agent, &seen);
-	if (r < 0)
+	if (chosen && is_chosen_seen(agent))
+		*stats->path = '\0';
+	else if ((r = create_seen(agent, &seen)) < 0)
 		say_unseen(agent, found < 0 ? found : r);
 	agent->far.stats = chosen ? chosen : seen;
 	stats->copy = chosen ? seen : NULL;
