@@ -28,5 +28,5 @@ only '(^|[^_[:alnum:]])(_exit|_Exit|quick_exit|abort)\(|[(]SYS_exit' 'common/end
 # Signals to the process itself: those of the program that are sent once more, or are what the
 # kernel would do. None: is it there?
 only '(^|[^_[:alnum:]])(raise|kill|tgkill|pthread_kill)\(|SYS_(tgkill|tkill|kill|rt_tgsigqueueinfo)' \
-	'uffd/(kernel|agent|fault)/(agent_sigmask|sigbus|handover)\.c' 'preload/(door|signals|memory)/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
+	'uffd/(kernel|agent|fault)/(affinity|agent_sigmask|sigbus|handover)\.c' 'preload/(door|signals|memory)/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
 exit "$failed"
