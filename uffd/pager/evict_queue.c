@@ -29,21 +29,11 @@ static_assert(STAMPS + 1 == 1u << (FP_EVICT_PAST_BITS - LEVEL_BITS), "and for th
 
 /* ---- life ---- */
 
-static void make_lock(struct fp_evict_queue *queue)
-{
-	pthread_mutexattr_t attr;
-
-	/* the lock is held for so short a time that looking again is cheaper than to sleep */
-	pthread_mutexattr_init(&attr);
-	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
-	pthread_mutex_init(&queue->lock, &attr);
-	pthread_mutexattr_destroy(&attr);
-}
-
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *next)
 {
 	*queue = (struct fp_evict_queue){.next = next, .k = K_START};
-	make_lock(queue);
+	/* a plain mutex: an adaptive one reads the time stamp counter, which PR_SET_TSC may forbid */
+	pthread_mutex_init(&queue->lock, NULL);
 	fp_evict_queue_set_budget(queue, 0);
 	queue->epoch_left = queue->epoch_pages;
 }
@@ -248,5 +238,5 @@ void fp_evict_queue_cut(struct fp_evict_queue *queue, uint32_t first, uint32_t l
 void fp_evict_queue_renew(struct fp_evict_queue *queue)
 {
 	memset(queue->lists, 0, sizeof(queue->lists));
-	make_lock(queue);
+	pthread_mutex_init(&queue->lock, NULL);
 }
