@@ -518,7 +518,7 @@ static const struct fp_option options[] = {
     {"heartbeat", "TIME", "between two looks whether a node is there; default 1s", .read = set_variable},
     {"overcommit", NULL, "let the program map more than the nodes can back", .read = set_variable},
     {"capture", "HOW", "how pages are taken out: auto (default), move, protect", .read = set_variable},
-    {"readahead", "N", "longest sequential read-ahead in pages, 0 to 63; default 32", .read = set_variable},
+    {"readahead", "N", "most pages that are read ahead, 0 to 63; default 32", .read = set_variable},
     {"affinity", "HOW", "auto (default): hold threads that fault on one CPU while that is faster; or off",
      .read = set_variable},
     {"report", NULL, "print faults, traffic and latencies on stderr at the end", .read = set_variable},

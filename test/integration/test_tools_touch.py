@@ -22,7 +22,7 @@ class Touch(toolcase.ToolCase):
                 contender, = shown["contenders"]
                 self.assertEqual((contender["over"], contender["fault_mode"]), ("shm", mode))
                 passes = {row["pass"]: row for row in shown["faults_in_percent_of_the_pages_touched"]}
-                self.assertEqual(list(passes), ["sequential read", "random read", "random write"])
+                self.assertEqual(list(passes), ["sequential read", "strided read", "random read", "random write"])
                 for name, kinds in passes.items():
                     self.assertEqual(list(kinds), ["over", "fault_mode", "pass", *KINDS])
                     self.assertEqual(kinds["zero"], 0, name)  # all was written at the start
@@ -31,6 +31,7 @@ class Touch(toolcase.ToolCase):
                     came = kinds["read"] + kinds["write"] + kinds["rescued"] + kinds["prefetched"] + kinds["present"]
                     self.assertGreaterEqual(came, AWAY * 0.95, name)
                 self.assertGreater(passes["sequential read"]["prefetched"], passes["sequential read"]["read"])
+                self.assertGreater(passes["strided read"]["prefetched"], passes["strided read"]["read"])
                 self.assertGreater(passes["random read"]["read"], passes["random read"]["prefetched"])
                 self.assertGreater(passes["random write"]["write"], AWAY / 2)
 
@@ -38,8 +39,8 @@ class Touch(toolcase.ToolCase):
         """The floor has no passes; with it, each mode has its own."""
         out = self.touch("--transport", "floor", "--fault-mode", "both")
         for mode in ("thread", "inline"):
-            self.assertRegex(out, rf"(?m)^  floor  {mode} +- +[0-9.]+ \[[0-9.]+ [0-9.]+\] +- +[0-9.]+ \[[0-9.]+ [0-9.]+\]")
-            for name in ("sequential read", "random read", "random write"):
+            self.assertRegex(out, rf"(?m)^  floor  {mode} +- +- +[0-9.]+ \[[0-9.]+ [0-9.]+\] +- +[0-9.]+ \[[0-9.]+ [0-9.]+\]")
+            for name in ("sequential read", "strided read", "random read", "random write"):
                 self.assertRegex(out, rf"(?m)^  shm +{mode} +{name}( +[0-9.e-]+){{{len(KINDS)}}} *$")
         self.assertRegex(out, "(?m)^  over +fault mode +pass +" + " +".join(KINDS) + " *$")
 

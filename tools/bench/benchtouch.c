@@ -2,11 +2,11 @@
  * farpage bench touch: the cost of passes over far memory when little of it is local. Room:
  * tools/bench.
  *
- * A round has three timed passes, each of which touches the first word of every page. They are
- * loads in order, loads in random order, and stores in random order. After the stores each page
- * that leaves is dirty. A timed pass checks the words that it loads. After the loads, and again
- * after the stores, an untimed pass checks every word of every page. The library's counters tell
- * how the pages of a timed pass faulted.
+ * A round has four timed passes, each of which touches the first word of every page. They are loads
+ * in order, loads backwards in steps of four pages, loads in random order, and stores in random
+ * order. After the stores each page that leaves is dirty. A timed pass checks the words that it
+ * loads. After the loads, and again after the stores, an untimed pass checks every word of every
+ * page. The library's counters tell how the pages of a timed pass faulted.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,12 +22,14 @@
 
 /* A touch that took less time found its page local: no fault through userfaultfd is that short. */
 #define LOCAL_TOUCH_NS 1000
+#define STEP           4 /* pages, of the strided pass */
 
-enum touch_metric { SEQUENTIAL, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99 };
+enum touch_metric { SEQUENTIAL, STRIDED, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99 };
 
-enum pass { PASS_SEQUENTIAL, PASS_RANDOM_READ, PASS_RANDOM_WRITE, PASSES };
+enum pass { PASS_SEQUENTIAL, PASS_STRIDED, PASS_RANDOM_READ, PASS_RANDOM_WRITE, PASSES };
 
-static const char *const pass_names[PASSES] = {"sequential read", "random read", "random write"};
+static const char *const pass_names[PASSES] = {"sequential read", "strided read", "random read",
+                                               "random write"};
 
 /* The library's counters of touched pages, and of pages prefetched before a touch. */
 static const struct counter {
@@ -61,6 +63,22 @@ static size_t read_in_order(const struct fp_rounds *rounds, struct fp_contender 
 	for (size_t page = 0; page < c->n_pages; page++)
 		wrong += *fp_bed_word(c->bed, page) != fp_pattern_word(rounds->seed, page, 0, round);
 	c->values[SEQUENTIAL][round] = us_per_page(start_ns, c);
+	return wrong;
+}
+
+/* Backwards in steps, until each page was read once. Returns the number of wrong words. */
+static size_t read_in_steps(const struct fp_rounds *rounds, struct fp_contender *c, unsigned round)
+{
+	uint64_t start_ns = fp_clock_ns();
+	size_t wrong = 0;
+
+	for (size_t first = 0; first < STEP && first < c->n_pages; first++)
+		for (size_t n = first; n < c->n_pages; n += STEP) {
+			size_t page = c->n_pages - 1 - n;
+
+			wrong += *fp_bed_word(c->bed, page) != fp_pattern_word(rounds->seed, page, 0, round);
+		}
+	c->values[STRIDED][round] = us_per_page(start_ns, c);
 	return wrong;
 }
 
@@ -131,6 +149,8 @@ static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned ro
 	stats = fp_bed_stats(c->bed, 0);
 	wrong = read_in_order(rounds, c, round);
 	count_pass(c, pass_counts[PASS_SEQUENTIAL], &stats);
+	wrong += read_in_steps(rounds, c, round);
+	count_pass(c, pass_counts[PASS_STRIDED], &stats);
 	wrong += read_at_random(rounds, c, round, round, h);
 	count_pass(c, pass_counts[PASS_RANDOM_READ], &stats);
 	r = verify(rounds, c, round, wrong);
@@ -169,8 +189,8 @@ static void add_passes(const struct fp_rounds *rounds, json_t *document)
 
 static const struct fp_rounds_bench touch = {
     .tool = &fp_tool_bench_touch,
-    .metrics = {"sequential_read_us_per_page", "random_read_us_per_page", "random_write_us_per_page",
-                "random_read_fault_p50_us", "random_read_fault_p99_us", NULL},
+    .metrics = {"sequential_read_us_per_page", "strided_read_us_per_page", "random_read_us_per_page",
+                "random_write_us_per_page", "random_read_fault_p50_us", "random_read_fault_p99_us", NULL},
     .rounds = 3,
     .map_bytes = 256u << 20,
     .local_percent = 25,
@@ -192,9 +212,10 @@ const struct fp_tool fp_tool_bench_touch = {
     .summary = "passes over far memory with little of it local",
     .help = "usage: farpage bench touch [--json] [--transport LIST] [--node URL]... [OPTION...]\n\n"
             "Fills memory with incompressible data and touches the first word of each page: one load in "
-            "order, one load in random order, one store in random order, each in µs a page; with the "
-            "median and the 99th percentile of the random loads that faulted, and the bare floor's fault "
-            "beside them. Counts by kind the faults that each pass took, and the pages that were "
+            "order, one load backwards in steps of four pages, one load in random order, one store in random "
+            "order, each in µs a page; with the median and the 99th percentile of the random loads that "
+            "faulted, and the bare floor's fault beside them. Counts by kind the faults that each pass took, "
+            "and the pages that were "
             "prefetched. All words are verified.\n\n",
     .options = fp_rounds_options,
     .first_columns = first_columns,

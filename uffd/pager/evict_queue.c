@@ -32,7 +32,8 @@ static_assert(STAMPS + 1 == 1u << (FP_EVICT_PAST_BITS - LEVEL_BITS), "and for th
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *next)
 {
 	*queue = (struct fp_evict_queue){.next = next, .k = K_START};
-	/* a plain mutex: an adaptive one reads the time stamp counter, which PR_SET_TSC may forbid */
+	/* a plain mutex: an adaptive one reads the time stamp counter, which PR_SET_TSC may
+	 * forbid */
 	pthread_mutex_init(&queue->lock, NULL);
 	fp_evict_queue_set_budget(queue, 0);
 	queue->epoch_left = queue->epoch_pages;
