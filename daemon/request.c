@@ -5,6 +5,7 @@
 #include "request.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -350,6 +351,7 @@ static void set_draining(struct fp_conn *conn, bool draining)
 		                : "undrained by %s at %s: leases are granted again",
 		       conn->session->client->name, conn->peer);
 	conn->server->draining = draining;
+	conn->server->n_told = UINT_MAX; /* the next tick tells systemd */
 }
 
 static int handle_drain(struct fp_conn *conn)

@@ -69,7 +69,7 @@ static int drain(struct fp_session *session, const struct node_options *options)
 		printf("{\"leased_bytes\": %llu, \"sessions\": %u}\n", (unsigned long long)info.leased_bytes,
 		       info.sessions);
 	else
-		printf("no further leases are granted; still out: %s, %u session%s\n",
+		printf("no further leases are granted; still leased: %s, %u session%s\n",
 		       fp_size_format(info.leased_bytes, leased, sizeof(leased)), info.sessions,
 		       info.sessions == 1 ? "" : "s");
 	return 0;

@@ -9,8 +9,8 @@
 #include "json_table.h"
 
 const char *const fp_pstable_columns[] = {"pid",          "command", "far_bytes", "local_bytes",
-                                          "budget_bytes", "p99_ns",  "user",      "faults",
-                                          "faults/s",     "p50_ns",  NULL};
+                                          "budget_bytes", "p99_ns",  "user",      "p50_ns",
+                                          "faults/s",     "faults",  NULL};
 
 static const char *way(const struct fp_stats_node *node)
 {
@@ -114,9 +114,21 @@ static void append_kinds(json_t *list, const struct fp_statspage *page)
 	json_array_append_new(list, object);
 }
 
+/* Appends the nodes of a program that are not up. A narrow terminal has no room for their
+ * column. */
+static void append_away(json_t *list, const struct fp_statspage *page)
+{
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0]; i++)
+		if (page->node[i].state != FP_STATS_NODE_UP)
+			json_array_append_new(list,
+			                      json_pack("{s:i, s:o, s:s}", "pid", page->pid, "node",
+			                                fp_tool_json_string(way(&page->node[i])), "state",
+			                                fp_stats_node_state_name(page->node[i].state)));
+}
+
 json_t *fp_pstable_text(const struct fp_stats_dir *pages, const int64_t *rates)
 {
-	json_t *programs = json_array(), *kinds = json_array(), *object;
+	json_t *programs = json_array(), *kinds = json_array(), *away = json_array(), *object;
 
 	for (size_t i = 0; i < pages->n; i++) {
 		const struct fp_statspage *page = &pages->items[i]->page;
@@ -127,13 +139,18 @@ json_t *fp_pstable_text(const struct fp_stats_dir *pages, const int64_t *rates)
 		                          : fp_tool_json_number(fp_stats_dir_faults(page)));
 		json_object_set_new(object, "nodes", ways(page));
 		json_array_append_new(programs, object);
-		if (!rates)
+		if (!rates) {
 			append_kinds(kinds, page);
+			append_away(away, page);
+		}
 	}
 	object = json_pack("{s:o}", "programs", programs);
+	if (json_array_size(away))
+		json_object_set(object, "nodes_not_up", away);
 	if (json_array_size(kinds))
 		json_object_set(object, "not_far", kinds);
 	json_decref(kinds);
+	json_decref(away);
 	return object;
 }
 

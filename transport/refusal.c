@@ -95,7 +95,7 @@ static void explain_bytes(const struct fp_refusal *refusal, char *buf, size_t le
 static void explain_right(const struct fp_refusal *refusal, char *buf, size_t len)
 {
 	static const char *const rights[] = {
-	    [1] = "lease", [2] = "status", [4] = "admin", [6] = "status or admin"};
+	    [1] = "lease", [2] = "status", [4] = "admin", [6] = "status, or admin to drain as well"};
 	const char *right = refusal->limit < FP_ARRAY_LEN(rights) ? rights[refusal->limit] : NULL;
 
 	snprintf(buf, len, "the client lacks the right %s: add it to the rights of its secret " RELOAD "%s",

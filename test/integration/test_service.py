@@ -208,6 +208,7 @@ class Service(unittest.TestCase):
     def test_6_a_node_out_of_service(self):
         self.node("drain")
         self.assertEqual(self.node("status")["state"], "draining")
+        self.await_true(lambda: self.show("farpaged", "StatusText").startswith("draining: "))
         self.check_values(self.redis())
         self.sh("systemctl stop redis-server")
         self.await_empty()
@@ -218,8 +219,11 @@ class Service(unittest.TestCase):
         self.sh(f"systemctl stop redis-server; systemctl reset-failed; {start}; systemctl start farpaged")
 
     def await_empty(self):
+        self.await_true(lambda: not any(session["leased_bytes"] for session in self.node("status")["sessions"]))
+
+    def await_true(self, condition):
         end = time.monotonic() + servicehost.TIMEOUT_S
-        while any(session["leased_bytes"] for session in self.node("status")["sessions"]):
+        while not condition():
             self.assertLess(time.monotonic(), end)
             time.sleep(0.05)
 

@@ -317,6 +317,7 @@ class Ps(WithPrograms):
                 self.assertFalse(window.wraps(), window.screen())
                 lines = window.history()
                 self.assertIn(shows, lines[1].split())
+                self.assertTrue(any("other-way" in line and "cut off" in line for line in lines), lines)
                 self.assertEqual(any("shortened" in line for line in lines), columns < 200)
 
     def test_wide_characters(self):

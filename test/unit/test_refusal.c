@@ -54,7 +54,7 @@ static void test_words(void **state)
 	says(R(.cause = FP_REFUSAL_OPERATORS, .is_share = true, .limit = 6, .used = 6), "the client has 6");
 	says(R(.cause = FP_REFUSAL_RIGHT, .limit = 1), "the right lease");
 	says(R(.cause = FP_REFUSAL_RIGHT, .limit = 4), "the right admin", "UNIX socket");
-	says(R(.cause = FP_REFUSAL_RIGHT, .limit = 6), "status or admin");
+	says(R(.cause = FP_REFUSAL_RIGHT, .limit = 6), "status, or admin to drain as well");
 	says(R(.cause = FP_REFUSAL_RIGHT, .limit = UINT64_MAX), "lacks the right");
 	says(R(.cause = FP_REFUSAL_SECRET, .limit = 0), "wants a secret", "--secret-file");
 	says(R(.cause = FP_REFUSAL_SECRET, .limit = 1), "does not know this secret");
