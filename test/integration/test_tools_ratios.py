@@ -1,9 +1,9 @@
 """How the cost of faults compares with the bare floor of the same run.
 
-Times are never a reason to fail here, but ratios are: the floor is measured by turns with Farpage, so
-a slow machine slows down both. The bounds are far above what a quiet machine shows (see
-doc/performance.md). They find a fault that has become half as dear again. The best of three attempts
-counts.
+Times are never a reason to fail here, but ratios are: the floor is measured by turns with Farpage,
+so a slow machine slows down both. The bounds are far above what a quiet machine shows (see
+doc/performance.md). They find a fault that has become half as dear again. The best of three
+attempts counts.
 """
 import json
 
@@ -40,7 +40,8 @@ class Ratios(toolcase.ToolCase):
         self.within({"thread": 1.5, "inline": 1.5}, measure)
 
     def test_passes(self):
-        """A random read, eviction included, beside a fault of the floor; and what read-ahead saves."""
+        """A random read, eviction included, beside a fault of the floor; and what read-ahead
+        saves."""
         def measure():
             shown = self.bench(*TOUCH)
             ratios = {}
