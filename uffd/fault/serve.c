@@ -26,6 +26,7 @@
 #define FORK_OVERDRAW 1024u /* pages */
 #define ALONG_MAX     7u    /* at most so many pages are read ahead in the request of a fault */
 #define AHEAD_BATCH   8u    /* read-ahead pages that are installed between two looks for faults */
+#define PASSED_MAX    64u   /* read-ahead passes over so many local pages at most */
 #define WAITS         1
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
@@ -300,35 +301,47 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 	return fp_layout_mapped_ahead(sv->layout, page, (*ret_stream)->step, want);
 }
 
-/* The page that stream reads ahead k steps after page. */
-static uint32_t page_ahead(const struct fp_stream *stream, uint32_t page, unsigned k)
+static bool is_local(const struct fp_far *far, uint32_t page)
 {
-	return page + (uint32_t)stream->step * k;
+	return fp_page_state(atomic_load_explicit(&far->words[page], memory_order_relaxed)) ==
+	       FP_PAGE_RESIDENT;
 }
 
+/* A page that is read ahead, and its former word. */
+struct ahead {
+	uint32_t page;
+	uint64_t old;
+};
+
 /*
- * Takes up to n pages that follow the fault's page in its stream, for read-ahead. Stops at the
- * first page that is not of the same kind (ZERO or REMOTE). The caller has taken n tokens; tokens
- * that are not needed go back. Tells the stream how many pages were taken, and returns that number,
- * and their former words in ret_olds.
+ * Takes up to n pages that follow the fault's page in its stream, for read-ahead. Passes over pages
+ * that are local: the stream goes on behind them. Stops at the first page that is of another kind
+ * (ZERO or REMOTE), or owned. The caller has taken n tokens; tokens that are not needed go back.
+ * Returns how many pages were taken.
  */
 static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, struct fp_stream *stream,
-                           unsigned n, uint64_t *ret_olds)
+                           unsigned n, struct ahead *ret_ahead)
 {
+	enum fp_page_event event = a->zero ? FP_EV_PREZERO : FP_EV_PREFETCH;
+	unsigned steps = fp_layout_mapped_ahead(sv->layout, a->page, stream->step, n + PASSED_MAX);
 	struct fp_far *far = sv->far;
-	unsigned k = 0;
+	unsigned k = 0, got = 0;
 
-	for (; k < n; k++) {
-		uint32_t p = page_ahead(stream, a->page, k + 1);
+	for (; k < steps; k++) {
+		uint32_t page = a->page + (uint32_t)stream->step * (k + 1);
 
-		fp_far_touch(far, p);
-		if (fp_pager_apply(&far->words[p], a->zero ? FP_EV_PREZERO : FP_EV_PREFETCH, &ret_olds[k])
-		        .action == FP_ACT_NONE)
+		if (is_local(far, page))
+			continue;
+		if (got == n)
 			break;
+		fp_far_touch(far, page);
+		if (fp_pager_apply(&far->words[page], event, &ret_ahead[got].old).action == FP_ACT_NONE)
+			break;
+		ret_ahead[got++].page = page;
 	}
-	fp_budget_give(&far->budget, n - k);
+	fp_budget_give(&far->budget, n - got);
 	fp_readahead_fetched(stream, k);
-	return k;
+	return got;
 }
 
 /* ---- bytes: the store is mapped ---- */
@@ -382,14 +395,15 @@ static void copy_mapped(struct fp_server *sv, struct fp_arrival *a)
 	finish(sv, a, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot));
 }
 
-/* Adds a page of the same kind as a's. old is the page's former word. */
-static void add_ahead(struct fp_server *sv, struct run *run, const struct fp_arrival *a, uint32_t page,
-                      uint64_t old)
+/* Adds a page of the same kind as a's. */
+static void add_ahead(struct fp_server *sv, struct run *run, const struct fp_arrival *a,
+                      const struct ahead *ahead)
 {
 	if (a->zero)
-		add_to_run(sv, run, page, fp_zeros, a->writable);
+		add_to_run(sv, run, ahead->page, fp_zeros, a->writable);
 	else
-		add_to_run(sv, run, page, mapped_bytes(sv, fp_page_slot(old)), fp_page_expects_write(old));
+		add_to_run(sv, run, ahead->page, mapped_bytes(sv, fp_page_slot(ahead->old)),
+		           fp_page_expects_write(ahead->old));
 }
 
 /*
@@ -399,18 +413,18 @@ static void add_ahead(struct fp_server *sv, struct run *run, const struct fp_arr
 static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct run run = {.zero = a->zero};
-	uint64_t olds[FP_READAHEAD_MAX];
+	struct ahead ahead[FP_READAHEAD_MAX];
 	struct fp_stream *stream;
-	unsigned ahead = may_read_ahead(sv, a->page, &stream);
-	unsigned n = ahead ? take_ahead(sv, a, stream, take_room(sv, ahead), olds) : 0;
+	unsigned want = may_read_ahead(sv, a->page, &stream);
+	unsigned n = want ? take_ahead(sv, a, stream, take_room(sv, want), ahead) : 0;
 	unsigned below = stream->step == -1 ? n : 0;
 
 	a->sent_ns = copy_begins(sv, a);
-	for (unsigned k = below; k > 0; k--)
-		add_ahead(sv, &run, a, page_ahead(stream, a->page, k), olds[k - 1]);
+	for (unsigned i = below; i > 0; i--)
+		add_ahead(sv, &run, a, &ahead[i - 1]);
 	add_to_run(sv, &run, a->page, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot), a->writable);
-	for (unsigned k = below + 1; k <= n; k++)
-		add_ahead(sv, &run, a, page_ahead(stream, a->page, k), olds[k - 1]);
+	for (unsigned i = below; i < n; i++)
+		add_ahead(sv, &run, a, &ahead[i]);
 	install_run(sv, &run);
 	fp_count(&sv->far->stats->prefetched_pages, n);
 	if (!a->zero)
@@ -451,12 +465,11 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
                              unsigned want, struct fp_arrival **ret_arrivals)
 {
 	unsigned n = FP_MIN(want, sv->n_free > FP_READ_FAULTS ? sv->n_free - FP_READ_FAULTS : 0);
-	uint64_t olds[FP_READAHEAD_MAX];
+	struct ahead ahead[FP_READAHEAD_MAX];
 
-	n = take_ahead(sv, first, stream, n ? fp_budget_take(&sv->far->budget, n) : 0, olds);
+	n = take_ahead(sv, first, stream, n ? fp_budget_take(&sv->far->budget, n) : 0, ahead);
 	for (unsigned i = 0; i < n; i++) {
-		ret_arrivals[i] =
-		    new_arrival(sv, page_ahead(stream, first->page, i + 1), olds[i], first->zero);
+		ret_arrivals[i] = new_arrival(sv, ahead[i].page, ahead[i].old, first->zero);
 		if (first->zero)
 			ret_arrivals[i]->writable = first->writable;
 	}

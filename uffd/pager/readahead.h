@@ -37,8 +37,8 @@ struct fp_readahead {
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 
 /*
- * Called when n pages were fetched ahead of the stream's last fault: its next fault is expected
- * behind them.
+ * Called when the n pages after the stream's last fault are local or on their way: its next fault
+ * is expected behind them.
  */
 static inline void fp_readahead_fetched(struct fp_stream *stream, unsigned n)
 {
