@@ -16,11 +16,15 @@ TOUCH = ("touch", "--transport", "floor,shm", "--fault-mode", "both", "--size", 
 
 class Ratios(toolcase.ToolCase):
     def bench(self, *args):
-        """The median of each figure, by transport and fault mode."""
         status, out, err = self.farpage("bench", *args, "--json")
         self.assertEqual((status, err), (0, ""))
+        return json.loads(out)
+
+    @staticmethod
+    def medians(shown):
+        """Of each figure, by transport and fault mode."""
         return {(row["over"], row["fault_mode"]): {name: value["median"] for name, value in row.items() if isinstance(value, dict)}
-                for row in json.loads(out)["contenders"]}
+                for row in shown["contenders"]}
 
     def within(self, bounds, measure):
         """measure returns the ratios of one attempt, by name."""
@@ -35,7 +39,7 @@ class Ratios(toolcase.ToolCase):
 
     def test_a_fault(self):
         def measure():
-            shown = self.bench(*FAULT)
+            shown = self.medians(self.bench(*FAULT))
             return {mode: shown["shm", mode]["p50_us"] / shown["floor", mode]["p50_us"] for mode in ("thread", "inline")}
         self.within({"thread": 1.5, "inline": 1.5}, measure)
 
@@ -43,7 +47,7 @@ class Ratios(toolcase.ToolCase):
         """A random read, eviction included, beside a fault of the floor; and what read-ahead
         saves."""
         def measure():
-            shown = self.bench(*TOUCH)
+            shown = self.medians(self.bench(*TOUCH))
             ratios = {}
             for mode in ("thread", "inline"):
                 far, floor = shown["shm", mode], shown["floor", mode]["random_read_us_per_page"]
@@ -54,6 +58,15 @@ class Ratios(toolcase.ToolCase):
         self.within({"random read, thread": 2, "random read, inline": 2.2, "sequential to random read, thread": 0.7,
                      "sequential to random read, inline": 0.8, "strided to random read, thread": 1,
                      "strided to random read, inline": 1.1}, measure)
+
+    def test_walks_among_local_pages(self):
+        """After random passes some pages of a walk are local. They must not end its window: then a
+        tenth of the pages would still be faults."""
+        def measure():
+            rows = self.bench(*TOUCH)["faults_in_percent_of_the_pages_touched"]
+            return {f"{row['pass']}, {row['fault_mode']}": row["read"] / row["prefetched"]
+                    for row in rows if row["pass"] in ("sequential read", "strided read")}
+        self.within({f"{name} read, inline": 0.1 for name in ("sequential", "strided")}, measure)
 
 
 if __name__ == "__main__":
