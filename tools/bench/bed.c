@@ -41,7 +41,10 @@ static int open_floor(struct fp_bed *bed, const struct fp_bed_options *options, 
 	}
 	bed->base = bed->floor.memory;
 	fp_pattern_fill(bed->floor.source, bed->n_pages, bed->seed);
-	return 0;
+	r = fp_floor_warm(&bed->floor);
+	if (r < 0)
+		snprintf(error, error_len, "floor: %s", strerror(-r));
+	return r;
 }
 
 static int open_far(struct fp_bed *bed, const struct fp_bed_options *options, char *error, size_t error_len)

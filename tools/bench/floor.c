@@ -110,6 +110,18 @@ int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline)
 	return r;
 }
 
+int fp_floor_warm(const struct fp_floor *floor)
+{
+	int fd = memfd_create("floor", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
+
+	for (size_t at = 0; r == 0 && at < floor->bytes; at += PAGE_BYTES)
+		if (pwrite(fd, floor->source + at, PAGE_BYTES, 0) != PAGE_BYTES)
+			r = -errno;
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
 void fp_floor_close(struct fp_floor *floor)
 {
 	if (floor->handler_runs && floor->is_inline) {

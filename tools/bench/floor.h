@@ -31,6 +31,12 @@ struct fp_floor {
  * not move *floor.
  */
 int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline);
+/*
+ * Call it when the source is filled. Lets the kernel read each page of the source once: on some
+ * virtual machines its first read costs more, and the pages of a node were read before. 0, or a
+ * negative errno.
+ */
+int fp_floor_warm(const struct fp_floor *floor);
 void fp_floor_close(struct fp_floor *floor);
 
 #endif
