@@ -34,12 +34,12 @@ enum part { WAY_IN, COPY, WAY_BACK, WHOLE, PARTS };
 
 static struct fp_uffd uffd;
 static char *memory, *source;
-static volatile uint64_t entered_ns, copied_ns; /* of the fault that is served now */
+static uint64_t begin_ns[PAGES], entered_ns[PAGES], copied_ns[PAGES], end_ns[PAGES]; /* by fault */
 static double us[PARTS][PAGES];
 static bool drops;
 static int pidfd;
 static struct iovec recent[2 * BATCH]; /* the pages copied last, a ring */
-static unsigned n_copied;
+static unsigned n_served;
 
 static void die(const char *what)
 {
@@ -50,9 +50,9 @@ static void die(const char *what)
 /* Notes a copied page. Each BATCH pages, drops the BATCH pages before them. */
 static void note(char *page)
 {
-	recent[n_copied++ % (2 * BATCH)] = (struct iovec){.iov_base = page, .iov_len = PAGE};
-	if (drops && n_copied % BATCH == 0 && n_copied >= 2 * BATCH &&
-	    syscall(SYS_process_madvise, pidfd, &recent[n_copied % (2 * BATCH)], (size_t)BATCH, MADV_DONTNEED,
+	recent[n_served++ % (2 * BATCH)] = (struct iovec){.iov_base = page, .iov_len = PAGE};
+	if (drops && n_served % BATCH == 0 && n_served >= 2 * BATCH &&
+	    syscall(SYS_process_madvise, pidfd, &recent[n_served % (2 * BATCH)], (size_t)BATCH, MADV_DONTNEED,
 	            0) < 0)
 		die("process_madvise");
 }
@@ -61,10 +61,10 @@ static void serve(uint64_t addr)
 {
 	char *page = memory + ((addr - (uintptr_t)memory) & ~(uint64_t)(PAGE - 1));
 
-	entered_ns = fp_clock_ns();
+	entered_ns[n_served] = fp_clock_ns();
 	if (fp_uffd_copy(&uffd, page, source + (page - memory), PAGE, false) != PAGE)
 		die("UFFDIO_COPY");
-	copied_ns = fp_clock_ns();
+	copied_ns[n_served] = fp_clock_ns();
 	note(page);
 }
 
@@ -103,35 +103,45 @@ static int by_value(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Touches each page once, in an order without neighbours. Prints the medians, if name is not
- * NULL. */
-static void touch_all(const char *name, bool has_parts)
+static double between(uint64_t from_ns, uint64_t to_ns)
 {
-	uint64_t first_ns = fp_clock_ns();
-	double mean;
+	return (double)(int64_t)(to_ns - from_ns) / FP_NSEC_PER_USEC;
+}
 
+static double median(enum part part)
+{
+	qsort(us[part], PAGES, sizeof(double), by_value);
+	return us[part][PAGES / 2];
+}
+
+/* Touches each page once, in an order without neighbours. */
+static void touch_all(void)
+{
 	for (uint32_t i = 0; i < PAGES; i++) {
-		uint64_t begin_ns = fp_clock_ns(), end_ns;
-
+		begin_ns[i] = fp_clock_ns();
 		((volatile char *)memory)[(i * 9973u % PAGES) * (size_t)PAGE];
-		end_ns = fp_clock_ns();
-		us[WAY_IN][i] = (double)(entered_ns - begin_ns) / FP_NSEC_PER_USEC;
-		us[COPY][i] = (double)(copied_ns - entered_ns) / FP_NSEC_PER_USEC;
-		us[WAY_BACK][i] = (double)(end_ns - copied_ns) / FP_NSEC_PER_USEC;
-		us[WHOLE][i] = (double)(end_ns - begin_ns) / FP_NSEC_PER_USEC;
+		end_ns[i] = fp_clock_ns();
 	}
-	mean = (double)(fp_clock_ns() - first_ns) / FP_NSEC_PER_USEC / PAGES;
+}
+
+/* served: the faults were served here. name: NULL prints nothing. */
+static void print_row(const char *name, bool served)
+{
+	for (uint32_t i = 0; i < PAGES; i++) {
+		us[WAY_IN][i] = between(begin_ns[i], entered_ns[i]);
+		us[COPY][i] = between(entered_ns[i], copied_ns[i]);
+		us[WAY_BACK][i] = between(copied_ns[i], end_ns[i]);
+		us[WHOLE][i] = between(begin_ns[i], end_ns[i]);
+	}
 	if (!name)
 		return;
 	printf("%-28s", name);
-	for (enum part part = WAY_IN; part < PARTS; part++) {
-		qsort(us[part], PAGES, sizeof(double), by_value);
-		if (part == WHOLE || has_parts)
-			printf(" %8.2f", us[part][PAGES / 2]);
+	for (enum part part = WAY_IN; part < WHOLE; part++)
+		if (served)
+			printf(" %8.2f", median(part));
 		else
 			printf(" %8s", "-");
-	}
-	printf(" %8.2f\n", mean);
+	printf(" %8.2f %8.2f\n", median(WHOLE), between(begin_ns[0], end_ns[PAGES - 1]) / PAGES);
 }
 
 static void map_memory(void)
@@ -161,7 +171,8 @@ static void open_uffd(unsigned flags)
 static void measure_kernel(void)
 {
 	map_memory();
-	touch_all("the kernel's own", false);
+	touch_all();
+	print_row("the kernel's own", false);
 	unmap_memory();
 }
 
@@ -170,11 +181,12 @@ static void measure_inline(const char *name, bool and_drops)
 	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
 
 	drops = and_drops;
-	n_copied = 0;
+	n_served = 0;
 	open_uffd(FP_UFFD_SIGBUS);
 	if (sigaction(SIGBUS, &action, NULL) < 0)
 		die("sigaction");
-	touch_all(name, true);
+	touch_all();
+	print_row(name, true);
 	fp_uffd_close(&uffd);
 	unmap_memory();
 }
@@ -184,13 +196,14 @@ static void measure_thread(const char *name, int cpu, bool and_drops)
 	pthread_t thread;
 
 	drops = and_drops;
-	n_copied = 0;
+	n_served = 0;
 	open_uffd(0);
 	if (pthread_create(&thread, NULL, serve_all, &cpu) != 0)
 		die("pthread_create");
-	touch_all(name, true);
+	touch_all();
 	pthread_cancel(thread);
 	pthread_join(thread, NULL);
+	print_row(name, true);
 	fp_uffd_close(&uffd);
 	unmap_memory();
 }
