@@ -1,128 +1,58 @@
 /*
- * A histogram as a picture. Room: tools. The curve rises to the right. So the space right below a
- * point of it is free for the point's label, and so is the space left above its end.
+ * Histograms as a picture. Room: tools. A curve rises to the right. So the space right below a
+ * point of it is free for the point's label, and so is the space left above its end, where the
+ * legend is.
  */
 #include "histsvg.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 
 #include "cleanup.h"
+#include "plot.h"
 #include "units.h"
-
-/* The place of the plot inside the picture, in SVG user units. */
-enum { WIDTH = 800, HEIGHT = 440, LEFT = 80, RIGHT = 30, TOP = 80, BOTTOM = 55, LABEL_WIDTH = 100 };
 
 #define NINES   5 /* the plot ends at 99.999 % */
 #define POINTS  250
 #define TOP_EXP 12 /* 1000 s: longer times are drawn there */
 
-static const char style[] =
-    "<style>\n"
-    ".back{fill:#ffffff}.text{fill:#1f2328}.note{fill:#59636e}\n"
-    ".grid{stroke:#c4ccd4;fill:none}.fine{stroke:#eaeef2;fill:none}\n"
-    ".curve{stroke:#0969da;stroke-width:2;stroke-linejoin:round;fill:none}.point{fill:#0969da}\n"
-    "@media (prefers-color-scheme: dark) {\n"
-    ".back{fill:#0d1117}.text{fill:#f0f6fc}.note{fill:#9198a1}\n"
-    ".grid{stroke:#444c56}.fine{stroke:#21262d}\n"
-    ".curve{stroke:#58a6ff}.point{fill:#58a6ff}\n"
-    "}\n"
-    "</style>\n";
-
-/* The axis of latency: from 10^low to 10^high ns. */
-struct axis {
-	int low, high;
-};
-
-static double x_of(double nines)
+/* The axis of latency: whole powers of ten, with space below the least value for a label. */
+static struct fp_plot fit(const struct fp_hist *const *hists, unsigned n, FILE *out)
 {
-	return LEFT + nines / NINES * (WIDTH - LEFT - RIGHT);
-}
+	double least = (double)FP_HIST_MAX_NS, most = 10;
+	struct fp_plot plot = {.out = out, .right = NINES};
 
-static double y_of(const struct axis *axis, double ns)
-{
-	double share = (log10(fmax(ns, 1)) - axis->low) / (axis->high - axis->low);
-
-	return HEIGHT - BOTTOM - fmin(fmax(share, 0), 1) * (HEIGHT - TOP - BOTTOM);
-}
-
-/* Whole powers of ten, with space below the least value for a label. */
-static struct axis fit_axis(const struct fp_hist *h)
-{
-	double least = (double)fp_hist_min(h), most = (double)fp_hist_max(h);
-	struct axis axis = {.low = (int)floor(log10(fmax(least * 0.7, 1))),
-	                    .high = (int)ceil(log10(fmax(most, 10)))};
-
-	axis.high = FP_MIN(axis.high, TOP_EXP);
-	axis.low = FP_MIN(axis.low, axis.high - 1);
-	return axis;
-}
-
-/* The name of a program may hold anything. */
-static void print_escaped(const char *text, FILE *out)
-{
-	for (; *text; text++) {
-		if (*text == '&' || *text == '<' || *text == '>')
-			fprintf(out, "&#%d;", *text);
-		else
-			fputc(*text < ' ' || *text > '~' ? '?' : *text, out);
+	for (unsigned i = 0; i < n; i++) {
+		if (fp_hist_count(hists[i]))
+			least = fmin(least, (double)fp_hist_min(hists[i]));
+		most = fmax(most, (double)fp_hist_max(hists[i]));
 	}
+	plot.top = fmin(ceil(log10(most)), TOP_EXP);
+	plot.bottom = fmin(floor(log10(fmax(least * 0.7, 1))), plot.top - 1);
+	return plot;
 }
 
-static void print_head(const struct fp_hist *h, const char *title, FILE *out)
-{
-	char mean[16], max[16];
-
-	fprintf(out,
-	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-	        "font-family=\"system-ui,sans-serif\" font-size=\"12\" role=\"img\">\n<title>",
-	        WIDTH, HEIGHT, WIDTH, HEIGHT);
-	print_escaped(title, out);
-	fprintf(out,
-	        "</title>\n%s<rect class=\"back\" width=\"%d\" height=\"%d\"/>\n"
-	        "<text class=\"text\" x=\"%d\" y=\"32\" font-size=\"17\" font-weight=\"600\">",
-	        style, WIDTH, HEIGHT, LEFT);
-	print_escaped(title, out);
-	fprintf(out, "</text>\n<text class=\"note\" x=\"%d\" y=\"53\">", LEFT);
-	if (fp_hist_count(h))
-		fprintf(out, "%" PRIu64 " counted, mean %s, max %s", fp_hist_count(h),
-		        fp_time_format((uint64_t)fp_hist_mean(h), mean, sizeof(mean)),
-		        fp_time_format(fp_hist_max(h), max, sizeof(max)));
-	else
-		fputs("nothing counted", out);
-	fputs("</text>\n", out);
-}
-
-static void draw_percentiles(FILE *out)
+static void draw_percentiles(const struct fp_plot *plot)
 {
 	static const char *const labels[NINES + 1] = {"0", "90", "99", "99.9", "99.99", "99.999"};
 
 	for (unsigned i = 0; i <= NINES; i++)
-		fprintf(out,
-		        "<path class=\"grid\" d=\"M%.1f %dV%d\"/>"
-		        "<text class=\"note\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
-		        x_of(i), HEIGHT - BOTTOM, TOP, x_of(i), HEIGHT - BOTTOM + 18, labels[i]);
-	fprintf(out, "<text class=\"note\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">percentile</text>\n",
-	        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14);
+		fp_plot_x_line(plot, i, labels[i]);
 }
 
 /* A line for each power of ten, and fine ones for its multiples. */
-static void draw_times(const struct axis *axis, FILE *out)
+static void draw_times(const struct fp_plot *plot)
 {
 	static const char *const units[] = {"ns", "µs", "ms", "s"};
+	char label[32];
 
-	for (int exp = axis->low; exp <= axis->high; exp++) {
+	for (int exp = (int)plot->bottom; exp <= (int)plot->top; exp++) {
 		int unit = FP_MIN(exp / 3, 3);
-		double y = y_of(axis, pow(10, exp));
 
-		for (int i = 2; exp < axis->high && i < 10; i++)
-			fprintf(out, "<path class=\"fine\" d=\"M%d %.1fH%d\"/>", LEFT,
-			        y_of(axis, i * pow(10, exp)), WIDTH - RIGHT);
-		fprintf(out,
-		        "<path class=\"grid\" d=\"M%d %.1fH%d\"/>"
-		        "<text class=\"note\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f %s</text>\n",
-		        LEFT, y, WIDTH - RIGHT, LEFT - 8, y + 4, pow(10, exp - 3 * unit), units[unit]);
+		for (int i = 2; exp < (int)plot->top && i < 10; i++)
+			fp_plot_y_line(plot, exp + log10(i), NULL);
+		snprintf(label, sizeof(label), "%.0f %s", pow(10, exp - 3 * unit), units[unit]);
+		fp_plot_y_line(plot, exp, label);
 	}
 }
 
@@ -132,36 +62,27 @@ static double last_nines(const struct fp_hist *h)
 	return fmin(log10((double)fp_hist_count(h)), NINES);
 }
 
-static double value_at(const struct fp_hist *h, double nines)
+static double height_of(double ns)
 {
-	return (double)fp_hist_quantile(h, 1 - pow(10, -nines));
+	return log10(fmax(ns, 1));
 }
 
-static void draw_curve(const struct fp_hist *h, const struct axis *axis, FILE *out)
+static void draw_curve(const struct fp_hist *h, const struct fp_plot *plot, unsigned number)
 {
-	fputs("<polyline class=\"curve\" points=\"", out);
+	double last = last_nines(h);
+
+	fp_plot_open_curve(plot, number);
 	for (unsigned i = 0; i <= POINTS; i++) {
-		double nines = last_nines(h) * i / POINTS;
+		double nines = last * i / POINTS;
 
-		fprintf(out, "%.1f,%.1f ", x_of(nines), y_of(axis, value_at(h, nines)));
+		fp_plot_point(plot, nines, height_of((double)fp_hist_quantile(h, 1 - pow(10, -nines))));
 	}
-	if (last_nines(h) < NINES) /* the curve ends at the greatest value */
-		fprintf(out, "%.1f,%.1f ", x_of(last_nines(h)), y_of(axis, (double)fp_hist_max(h)));
-	fputs("\"/>\n", out);
+	if (last < NINES) /* the curve ends at the greatest value */
+		fp_plot_point(plot, last, height_of((double)fp_hist_max(h)));
+	fp_plot_close_curve(plot);
 }
 
-/* A point of the curve, and its label on the side that is free. */
-static void draw_mark(double x, double y, const char *label, bool is_end, FILE *out)
-{
-	bool left = is_end && x > LEFT + LABEL_WIDTH;
-
-	fprintf(out,
-	        "<circle class=\"point\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>"
-	        "<text class=\"text\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n",
-	        x, y, left ? x : x + 8, is_end ? y - 9 : y + 16, left ? "end" : "start", label);
-}
-
-static void draw_marks(const struct fp_hist *h, const struct axis *axis, FILE *out)
+static void draw_marks(const struct fp_hist *h, const struct fp_plot *plot)
 {
 	static const struct {
 		const char *name;
@@ -177,24 +98,59 @@ static void draw_marks(const struct fp_hist *h, const struct axis *axis, FILE *o
 		snprintf(label, sizeof(label), "%s %s", marks[i].name,
 		         fp_time_format(ns, time, sizeof(time)));
 		if (nines < last - 0.01)
-			draw_mark(x_of(nines), y_of(axis, (double)ns), label, false, out);
+			fp_plot_dot(plot, 0, nines, height_of((double)ns), label, false);
 	}
 	snprintf(label, sizeof(label), "max %s", fp_time_format(fp_hist_max(h), time, sizeof(time)));
 	if (last < NINES) /* else the longest lies beyond the plot */
-		draw_mark(x_of(last), y_of(axis, (double)fp_hist_max(h)), label, true, out);
+		fp_plot_dot(plot, 0, last, height_of((double)fp_hist_max(h)), label, true);
 }
 
 int fp_histsvg_print(const struct fp_hist *h, const char *title, FILE *out)
 {
-	struct axis axis = fit_axis(h);
+	struct fp_plot plot = fit(&h, 1, out);
+	char note[96] = "nothing counted", mean[16], max[16];
 
-	print_head(h, title, out);
-	draw_percentiles(out);
+	if (fp_hist_count(h))
+		snprintf(note, sizeof(note), "%" PRIu64 " counted, mean %s, max %s", fp_hist_count(h),
+		         fp_time_format((uint64_t)fp_hist_mean(h), mean, sizeof(mean)),
+		         fp_time_format(fp_hist_max(h), max, sizeof(max)));
+	fp_plot_open_picture(out, title, 1);
+	fp_plot_open(&plot, 0, title, note, "percentile");
+	draw_percentiles(&plot);
 	if (fp_hist_count(h)) {
-		draw_times(&axis, out);
-		draw_curve(h, &axis, out);
-		draw_marks(h, &axis, out);
+		draw_times(&plot);
+		draw_curve(h, &plot, 0);
+		draw_marks(h, &plot);
 	}
-	fputs("</svg>\n", out);
-	return ferror(out) ? -EIO : 0;
+	fp_plot_close(&plot);
+	return fp_plot_close_picture(out);
+}
+
+static void name_curve(const struct fp_hist *h, const char *name, struct fp_plot *plot, unsigned number)
+{
+	char label[64] = ": nothing counted", p50[16], p99[16];
+
+	if (fp_hist_count(h))
+		snprintf(label, sizeof(label), ": p50 %s, p99 %s",
+		         fp_time_format(fp_hist_quantile(h, 0.5), p50, sizeof(p50)),
+		         fp_time_format(fp_hist_quantile(h, 0.99), p99, sizeof(p99)));
+	fp_plot_legend(plot, number, name, label);
+}
+
+int fp_histsvg_compare(const struct fp_hist *const *hists, const char *const *names, unsigned n,
+                       const char *title, FILE *out)
+{
+	struct fp_plot plot = fit(hists, n, out);
+
+	fp_plot_open_picture(out, title, 1);
+	fp_plot_open(&plot, 0, title, "each touch of a page that is not local", "percentile");
+	draw_percentiles(&plot);
+	draw_times(&plot);
+	for (unsigned i = 0; i < n; i++) {
+		if (fp_hist_count(hists[i]))
+			draw_curve(hists[i], &plot, i);
+		name_curve(hists[i], names[i], &plot, i);
+	}
+	fp_plot_close(&plot);
+	return fp_plot_close_picture(out);
 }

@@ -12,6 +12,7 @@ import sys
 import time
 
 import jsonpage
+import picture
 import toolcase
 
 PAGE = sys.argv.pop()
@@ -79,7 +80,7 @@ class Apps(toolcase.ToolCase):
 
     def test_document(self):
         shown = json.loads(self.bench(*SMALL, "--json", "--contender", "thread,inline", "--workload", "quicksort,hash",
-                                      "--local", "50,12.5"))
+                                      "--local", "50,12.5", "--svg", self.path("apps.svg")))
         self.assertEqual((shown["seed"], shown["rounds"], shown["size_bytes"], shown["over"]), (7, 1, 2 << 20, "shm"))
         self.assertEqual((shown["means"], shown["skipped"]), ([], []))
         peaks = {row["workload"]: row["peak_bytes"] for row in shown["workloads"]}
@@ -99,6 +100,17 @@ class Apps(toolcase.ToolCase):
         wanted = {path: kind for path, kind in jsonpage.documented(PAGE)["FARPAGE BENCH APPS"].items()
                   if not path.startswith(("means[]", "skipped[]"))}
         jsonpage.check(self, shown, wanted)
+        panels = picture.panels(self.path("apps.svg"))
+        self.assertEqual([panel.title for panel in panels], ["quicksort", "hash"])
+        for panel in panels:
+            self.assertEqual((panel.legend, [len(curve) for curve in panel.curves]), (["thread", "inline"], [2, 2]))
+            for (half, _), (eighth, _) in panel.curves:
+                self.assertLess(half, eighth)  # the less is local, the further to the right
+
+    def test_parts(self):
+        """All parts that the tables of the documents have."""
+        shown = json.loads(self.bench(*SMALL, "--json", "--contender", "thread", "--workload", "stream", "--local", "100,75,50,25,12.5"))
+        self.assertEqual([row["local_percent"] for row in shown["results"]], [None, 100, 75, 50, 25, 12.5])
 
     def test_programs_of_others(self):
         """Each is run, or the reason is named. sort has no set-up that is timed."""

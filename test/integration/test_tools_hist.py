@@ -88,7 +88,7 @@ class Hist(WithPages):
     def test_svg(self):
         root = xml.etree.ElementTree.fromstring(self.hist("--format", "svg"))
         self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
-        curve = root.find("{http://www.w3.org/2000/svg}polyline").get("points").split()
+        curve = root.find(".//{http://www.w3.org/2000/svg}polyline").get("points").split()
         heights = [float(point.split(",")[1]) for point in curve]
         self.assertEqual(heights, sorted(heights, reverse=True))
         self.assertLess(heights[-1], heights[0])

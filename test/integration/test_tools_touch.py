@@ -1,6 +1,9 @@
-"""farpage bench touch: what it measures of whom, and what kinds of faults each pass took."""
+"""farpage bench touch: what it measures of whom, and what kinds of faults each pass took. Also the
+picture that it draws, as bench fault does.
+"""
 import json
 
+import picture
 import toolcase
 
 ROUNDS, PAGES, LOCAL = 2, 2048, 512
@@ -44,6 +47,19 @@ class Touch(toolcase.ToolCase):
                 self.assertRegex(out, rf"(?m)^  shm +{mode} +{name}( +[0-9.e-]+){{{len(KINDS)}}} *$")
         self.assertRegex(out, "(?m)^  over +fault mode +pass +" + " +".join(KINDS) + " *$")
 
+    def test_picture(self):
+        """A curve for each contender, and the tables as ever."""
+        for bench, more in (("touch", ()), ("fault", ("--pages", "512"))):
+            with self.subTest(bench):
+                path = self.path("latency.svg")
+                status, out, err = self.farpage("bench", bench, *SMALL, "--transport", "floor", "--fault-mode", "both", *more, "--svg", path)
+                self.assertEqual((status, err), (0, ""))
+                self.assertIn(b"random read" if bench == "touch" else b"faults per second", out)
+                panel, = picture.panels(path)
+                self.assertEqual(panel.title, f"farpage bench {bench}: latency of random reads")
+                self.assertEqual([name.split(":")[0] for name in panel.legend], ["floor, thread", "shm, thread", "floor, inline", "shm, inline"])
+                self.assertEqual([len(set(curve)) > 50 for curve in panel.curves], [True] * 4)
+        self.assertFails(self.farpage("bench", "touch", "--svg", "/nothing/there"), 2, "--svg /nothing/there", "No such file")
 
     def test_columns_do_not_run_together(self):
         """At least two spaces are between them, so that each row has as many cells as the first."""

@@ -171,6 +171,28 @@ static void any_title_is_escaped(void **state)
 	                            "</title>"));
 }
 
+static void several_are_compared(void **state)
+{
+	static struct fp_hist slow, none;
+	const struct fp_hist *const hists[] = {&h, &slow, &none};
+	const char *const names[] = {"shm", "tcp://<a>", "idle"};
+	fp_autofree char *svg = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&svg, &len);
+
+	fp_hist_record(&h, 5000);
+	fp_hist_record(&slow, 5000000);
+	assert_int_equal(fp_histsvg_compare(hists, names, 3, "two", out), 0);
+	fclose(out);
+	assert_curve(svg);
+	assert_curve(strstr(svg, "polyline class=\"curve c1\""));
+	assert_null(strstr(svg, "polyline class=\"curve c2\""));
+	assert_non_null(strstr(svg, ">shm: p50 5.00 µs, p99 5.00 µs<"));
+	assert_non_null(strstr(svg, ">tcp://&#60;a&#62;: p50 5.00 ms, p99 5.00 ms<"));
+	assert_non_null(strstr(svg, ">idle: nothing counted<"));
+	assert_true(height_of(svg, "1 µs") > height_of(svg, "1 ms"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -180,6 +202,7 @@ int main(void)
 	    cmocka_unit_test_setup(nothing_is_said, clear),
 	    cmocka_unit_test_setup(any_value_fits, clear),
 	    cmocka_unit_test_setup(any_title_is_escaped, clear),
+	    cmocka_unit_test_setup(several_are_compared, clear),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "appload.h"
 #include "benchnode.h"
@@ -51,6 +52,7 @@ struct fp_apps {
 	bool names_transport;
 	const char *nodes[FP_APPS_NODES_MAX], *secret_file;
 	unsigned n_nodes;
+	FILE *svg;                     /* the file for a picture; NULL: none is wanted */
 	const char *over;              /* the first named node, or the transport */
 	unsigned run;                  /* a workload to run in this process; UINT_MAX: none */
 	struct fp_appload_scene scene; /* has size and seed */

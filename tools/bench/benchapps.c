@@ -14,10 +14,12 @@
 #include <unistd.h>
 
 #include "apps.h"
+#include "appsvg.h"
 #include "bench.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "log.h"
+#include "picture.h"
 #include "program.h"
 #include "units.h"
 #include "workload.h"
@@ -108,7 +110,7 @@ static const struct fp_option options[] = {
      .at = offsetof(struct fp_apps, secret_file)},
     {"size", "SIZE", "memory of each workload, about; default 256M", .read = fp_option_size,
      .at = offsetof(struct fp_apps, scene.size_bytes), MIN_BYTES, MAX_BYTES},
-    {"rounds", "N", "default 3", .read = fp_option_number, .at = offsetof(struct fp_apps, rounds), 1,
+    {"rounds", "N", "default 5", .read = fp_option_number, .at = offsetof(struct fp_apps, rounds), 1,
      FP_APPS_ROUNDS_MAX},
     {"seed", "N", "of the workloads' data; default: the clock", .read = fp_option_number,
      .at = offsetof(struct fp_apps, scene.seed), 0, INT64_MAX},
@@ -117,6 +119,8 @@ static const struct fp_option options[] = {
      "runs its own workloads",
      .read = fp_option_word, .at = offsetof(struct fp_apps, run), .words = fp_workload_names},
     {"json", NULL, "one object", .read = fp_option_switch, .at = offsetof(struct fp_apps, json)},
+    {"svg", "FILE", "also draws the slowdown over the share of local memory, a line for each contender",
+     .read = fp_picture_option, .at = offsetof(struct fp_apps, svg)},
     {.name = NULL},
 };
 
@@ -133,7 +137,7 @@ static unsigned all_of(const char *const *words)
 static void parse(struct fp_apps *apps, int argc, char **argv)
 {
 	apps->run = UINT_MAX;
-	apps->rounds = 3;
+	apps->rounds = 5;
 	apps->scene.size_bytes = 256u << 20;
 	apps->scene.seed = fp_clock_ns();
 	apps->scene.text_fd = apps->scene.sorted_fd = -1;
@@ -426,7 +430,7 @@ static int measure_all(struct fp_apps *apps)
 static int bench(struct fp_apps *apps)
 {
 	json_t *document = NULL;
-	int r;
+	int r, drawn = 0;
 
 	apps->skipped = json_array();
 	r = apps->skipped ? fp_guardian_start(&apps->guardian) : -ENOMEM;
@@ -439,11 +443,14 @@ static int bench(struct fp_apps *apps)
 	r = measure_all(apps);
 	if (r == 0)
 		document = fp_apps_document(apps);
+	if (document && apps->svg)
+		drawn =
+		    fp_picture_close(&fp_tool_bench_apps, apps->svg, fp_appsvg_print(document, apps->svg));
 	fp_guardian_stop(&apps->guardian);
 	fp_benchnode_close(&apps->private_nodes);
 	fp_appload_done(&apps->scene);
 	json_decref(apps->skipped);
-	return r < 0 ? 1 : fp_tool_show(&fp_tool_bench_apps, document, apps->json);
+	return r < 0 ? 1 : fp_tool_show(&fp_tool_bench_apps, document, apps->json) ?: drawn;
 }
 
 static int run_workload(const struct fp_apps *apps)

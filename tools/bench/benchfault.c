@@ -29,6 +29,7 @@ static void note_round(const struct fp_rounds *rounds, struct fp_contender *c, u
 	for (enum fault_metric m = P50; m <= P999; m++)
 		c->values[m][round] = (double)fp_hist_quantile(h, quantiles[m]) / FP_NSEC_PER_USEC;
 	c->values[RATE][round] = (double)FP_NSEC_PER_SEC / fp_hist_mean(h);
+	fp_hist_merge(&c->latency, h);
 	if (floor)
 		c->values[RATIO][round] = c->values[P50][round] / floor->values[P50][round];
 }

@@ -24,7 +24,7 @@
 #define LOCAL_TOUCH_NS 1000
 #define STEP           4 /* pages, of the strided pass */
 
-enum touch_metric { SEQUENTIAL, STRIDED, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99 };
+enum touch_metric { SEQUENTIAL, STRIDED, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99, READ_P999 };
 
 enum pass { PASS_SEQUENTIAL, PASS_STRIDED, PASS_RANDOM_READ, PASS_RANDOM_WRITE, PASSES };
 
@@ -131,6 +131,8 @@ static size_t read_at_random(struct fp_rounds *rounds, struct fp_contender *c, u
 	c->values[RANDOM_READ][round] = us_per_page(start_ns, c);
 	c->values[READ_P50][round] = (double)fp_hist_quantile(h, 0.5) / FP_NSEC_PER_USEC;
 	c->values[READ_P99][round] = (double)fp_hist_quantile(h, 0.99) / FP_NSEC_PER_USEC;
+	c->values[READ_P999][round] = (double)fp_hist_quantile(h, 0.999) / FP_NSEC_PER_USEC;
+	fp_hist_merge(&c->latency, h);
 	return wrong;
 }
 
@@ -190,8 +192,9 @@ static void add_passes(const struct fp_rounds *rounds, json_t *document)
 static const struct fp_rounds_bench touch = {
     .tool = &fp_tool_bench_touch,
     .metrics = {"sequential_read_us_per_page", "strided_read_us_per_page", "random_read_us_per_page",
-                "random_write_us_per_page", "random_read_fault_p50_us", "random_read_fault_p99_us", NULL},
-    .rounds = 3,
+                "random_write_us_per_page", "random_read_fault_p50_us", "random_read_fault_p99_us",
+                "random_read_fault_p999_us", NULL},
+    .rounds = 5,
     .map_bytes = 256u << 20,
     .local_percent = 25,
     .measure = measure,
@@ -213,7 +216,8 @@ const struct fp_tool fp_tool_bench_touch = {
     .help = "usage: farpage bench touch [--json] [--transport LIST] [--node URL]... [OPTION...]\n\n"
             "Fills memory with incompressible data and touches the first word of each page: one load in "
             "order, one load backwards in steps of four pages, one load in random order, one store in random "
-            "order, each in µs a page; with the median and the 99th percentile of the random loads that "
+            "order, each in µs a page; with the median, the 99th and the 99.9th percentile of the random "
+            "loads that "
             "faulted, and the bare floor's fault beside them. Counts by kind the faults that each pass took, "
             "and the pages that were "
             "prefetched. All words are verified.\n\n",

@@ -12,8 +12,10 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "histsvg.h"
 #include "log.h"
 #include "pattern.h"
+#include "picture.h"
 #include "secret.h"
 #include "spread.h"
 
@@ -90,14 +92,16 @@ const struct fp_option fp_rounds_options[] = {
      "of "
      "touch: a quarter",
      .read = fp_option_size, .at = offsetof(struct fp_rounds, local_bytes), MIN_BYTES, MAX_BYTES},
-    {"rounds", "N", "default of fault: 5, of touch: 3", .read = fp_option_number,
-     .at = offsetof(struct fp_rounds, rounds), 1, FP_ROUNDS_MAX},
+    {"rounds", "N", "default: 5", .read = fp_option_number, .at = offsetof(struct fp_rounds, rounds), 1,
+     FP_ROUNDS_MAX},
     {"cpu", "N", "where the touching thread runs; default: where it starts", .read = read_cpu,
      .at = offsetof(struct fp_rounds, cpu), 0, CPU_SETSIZE - 1},
     {"seed", "N", "of contents and order; default: the clock", .read = fp_option_number,
      .at = offsetof(struct fp_rounds, seed), 0, INT64_MAX},
     {"json", NULL, "one object, times in µs", .read = fp_option_switch,
      .at = offsetof(struct fp_rounds, json)},
+    {"svg", "FILE", "also draws the latencies of random reads, a curve for each contender",
+     .read = fp_picture_option, .at = offsetof(struct fp_rounds, svg)},
     {.name = NULL},
 };
 
@@ -258,6 +262,25 @@ static json_t *document_of(struct fp_rounds *rounds, const struct fp_rounds_benc
 	return document;
 }
 
+static int draw(const struct fp_rounds *rounds, const struct fp_tool *tool)
+{
+	char names[FP_ROUNDS_BEDS][192], title[64];
+	const char *name[FP_ROUNDS_BEDS];
+	const struct fp_hist *hist[FP_ROUNDS_BEDS];
+
+	for (unsigned i = 0; i < rounds->n; i++) {
+		const struct fp_contender *c = &rounds->contender[i];
+		const char *mode = fp_rounds_mode(c);
+
+		snprintf(names[i], sizeof(names[i]), "%s%s%s", c->name, mode ? ", " : "", mode ? mode : "");
+		name[i] = names[i];
+		hist[i] = &c->latency;
+	}
+	snprintf(title, sizeof(title), "farpage %s: latency of random reads", tool->label);
+	return fp_picture_close(tool, rounds->svg,
+	                        fp_histsvg_compare(hist, name, rounds->n, title, rounds->svg));
+}
+
 static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = open_all(rounds, bench);
@@ -268,7 +291,10 @@ static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 	for (unsigned round = 0; r == 0 && round < rounds->rounds; round++)
 		for (unsigned i = 0; r == 0 && i < rounds->n; i++)
 			r = measure(rounds, bench, &rounds->contender[i], round);
-	return r < 0 ? 1 : fp_tool_show(bench->tool, document_of(rounds, bench), rounds->json);
+	if (r < 0)
+		return 1;
+	r = fp_tool_show(bench->tool, document_of(rounds, bench), rounds->json);
+	return rounds->svg ? draw(rounds, bench->tool) ?: r : r;
 }
 
 int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv)

@@ -12,7 +12,7 @@
 #define FP_ROUNDS_MAX     100
 #define FP_ROUNDS_WAYS    8
 #define FP_ROUNDS_BEDS    (2 * (FP_ROUNDS_WAYS + 1))
-#define FP_ROUNDS_METRICS 6
+#define FP_ROUNDS_METRICS 7
 
 struct fp_contender {
 	const char *name; /* "floor", or a way to a node */
@@ -20,12 +20,14 @@ struct fp_contender {
 	struct fp_bed *bed;
 	size_t n_pages;
 	double values[FP_ROUNDS_METRICS][FP_ROUNDS_MAX]; /* NAN: not measured for this contender */
+	struct fp_hist latency; /* of touches of pages that were not local, in random order, in all rounds */
 };
 
 struct fp_rounds {
 	bool json, lists, floor; /* lists: --transport was given; floor: a floor takes part */
 	unsigned modes;          /* thread, inline, both */
 	uint64_t cpu, seed, rounds, map_bytes, local_bytes;
+	FILE *svg;    /* the file for a picture; NULL: none is wanted */
 	char *secret; /* secret of the nodes that the user named; NULL: none */
 	const char *ways[FP_ROUNDS_WAYS];
 	unsigned n_ways, n;
