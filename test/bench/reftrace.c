@@ -226,7 +226,7 @@ static void sift_down(struct ints *a, uint64_t i, uint64_t n)
 
 static void heapsort_ints(struct reftrace *t)
 {
-	uint64_t end = 0, n = SORT_N / 4;
+	uint64_t end = 0, n = SORT_N / 2; /* so that a quarter of the pages has several lists */
 	struct ints a = random_ints(t, &end, (uint32_t)n);
 
 	for (uint64_t i = n / 2; i-- > 0;)

@@ -343,31 +343,53 @@ static const struct policy {
     {"optimum", optimum},
 };
 
-static void print_row(const struct reftrace *trace, uint32_t n_pages, unsigned percent)
+/* The fetches of each policy, and the cheap faults of the one that has any. */
+static void replay_all(const struct reftrace *trace, uint32_t budget, uint64_t fetches[],
+                       uint64_t cheap_faults[])
 {
-	uint64_t lru_fetches = 0;
-
 	for (unsigned i = 0; i < FP_ARRAY_LEN(policies); i++) {
-		struct replay r = {.trace = trace, .budget = n_pages * percent / 100};
+		struct replay r = {.trace = trace, .budget = budget, .where = get(trace->n_pages, 1)};
 
-		r.where = get(trace->n_pages, 1);
 		policies[i].run(&r);
 		free(r.where);
-		if (i == 0) {
-			lru_fetches = r.fetches;
-			printf("%-14s %6u %9zu %5u %9llu", trace->name, n_pages, trace->n, percent,
-			       (unsigned long long)lru_fetches);
-		} else {
-			printf(" %10.1f", 100.0 * (double)r.fetches / (double)FP_MAX(lru_fetches, 1ull));
-		}
-		if (r.cheap_faults)
-			printf(" + %5.1f",
-			       100.0 * (double)r.cheap_faults / (double)FP_MAX(lru_fetches, 1ull));
+		fetches[i] = r.fetches;
+		cheap_faults[i] = r.cheap_faults;
+	}
+}
+
+static void print_json(const struct reftrace *trace, unsigned percent, const uint64_t fetches[])
+{
+	static bool is_next;
+
+	printf("%s{\"trace\": \"%s\", \"local_percent\": %u", is_next ? ",\n" : "[", trace->name, percent);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(policies); i++)
+		printf(", \"%s\": %llu", policies[i].name, (unsigned long long)fetches[i]);
+	printf("}");
+	is_next = true;
+}
+
+static void print_row(const struct reftrace *trace, uint32_t n_pages, unsigned percent, bool json)
+{
+	uint64_t fetches[FP_ARRAY_LEN(policies)], cheap_faults[FP_ARRAY_LEN(policies)];
+	double lru_fetches;
+
+	replay_all(trace, n_pages * percent / 100, fetches, cheap_faults);
+	if (json) {
+		print_json(trace, percent, fetches);
+		return;
+	}
+	lru_fetches = (double)FP_MAX(fetches[0], 1ull);
+	printf("%-14s %6u %9zu %5u %9llu", trace->name, n_pages, trace->n, percent,
+	       (unsigned long long)fetches[0]);
+	for (unsigned i = 1; i < FP_ARRAY_LEN(policies); i++) {
+		printf(" %10.1f", 100.0 * (double)fetches[i] / lru_fetches);
+		if (cheap_faults[i])
+			printf(" + %5.1f", 100.0 * (double)cheap_faults[i] / lru_fetches);
 	}
 	printf("\n");
 }
 
-static void print_trace(const struct reftrace *trace)
+static void print_trace(const struct reftrace *trace, bool json)
 {
 	uint8_t *seen = get(trace->n_pages, 1);
 	uint32_t n_pages = 0;
@@ -377,25 +399,38 @@ static void print_trace(const struct reftrace *trace)
 		seen[trace->refs[i]] = 1;
 	}
 	free(seen);
-	print_row(trace, n_pages, 50);
-	print_row(trace, n_pages, 25);
+	print_row(trace, n_pages, 50, json);
+	print_row(trace, n_pages, 25, json);
 }
 
-int main(int argc, char **argv)
+static void print_heads(void)
 {
-	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("%-14s %6s %9s %5s %9s", "trace", "pages", "touches", "local", "LRU");
 	for (unsigned i = 1; i < FP_ARRAY_LEN(policies); i++)
 		printf(" %10s", policies[i].name);
 	printf("\n");
+}
+
+/* victims [--json] [WORD]: only traces with the word in their names. In JSON: fetches, not
+ * percent. */
+int main(int argc, char **argv)
+{
+	bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
+	const char *word = argc > 1 + json ? argv[1 + json] : "";
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!json)
+		print_heads();
 	for (unsigned i = 0; i < n_reftrace_kinds; i++) {
 		struct reftrace trace;
 
-		if (argc > 1 && !strstr(reftrace_kinds[i].name, argv[1]))
+		if (!strstr(reftrace_kinds[i].name, word))
 			continue;
 		reftrace_record(&reftrace_kinds[i], &trace);
-		print_trace(&trace);
+		print_trace(&trace, json);
 		reftrace_done(&trace);
 	}
+	if (json)
+		printf("]\n");
 	return 0;
 }
