@@ -10,7 +10,7 @@ LOCAL ?= 256K
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
 .PHONY: all build tests demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench \
-	install uninstall format clean help
+	bench-targets install uninstall format clean help
 
 all: ## build what is installed into $(BUILD)/
 	@scripts/setup.sh build
@@ -81,6 +81,9 @@ fuzz: ## TARGET=wire SECONDS=3600 of libFuzzer on a target of test/fuzz, under t
 bench: all ## the figures that README.md quotes
 	@$(BUILD)/tools/farpage bench fault
 	@$(BUILD)/tools/farpage bench touch
+
+bench-targets: tests ## the targets of doc/performance.md, each met or missed (hours; QUICK=1: some three minutes)
+	@FARPAGE_BUILD=$(abspath $(BUILD)) /usr/bin/python3 test/bench/targets.py $(if $(QUICK),--quick)
 
 install: all ## install under meson's prefix; configuration in /etc/farpage (DESTDIR is honoured)
 	@meson install -C $(BUILD) --no-rebuild

@@ -1,0 +1,380 @@
+#!/usr/bin/python3
+"""test/bench/targets.py [--quick] [ROW...]: the targets of doc/performance.md, each met or missed.
+
+Runs the benches one after the other. Each bench lets its contenders take turns, so a ratio is one
+of medians of the same run. A row has the work, its target, the figures (median [least greatest] of
+the rounds), the ratio, and whether the target is met. A row that cannot be measured here says why,
+and what would measure it. ROW is a word of ROWS below; without any, all rows are measured.
+FARPAGE_BUILD names the build folder. Ends with 1 if a bench failed, and with 0 otherwise, also if
+targets are missed: the table is there to be read.
+"""
+import argparse
+import collections
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+BUILD = os.environ["FARPAGE_BUILD"]
+TOOL = os.path.join(BUILD, "tools", "farpage")
+MODES = ("thread", "inline")
+LIMIT_S = 3600  # of one bench
+
+Row = collections.namedtuple("Row", "work target seen ratio verdict")
+
+
+class NotHere(Exception):
+    """A row cannot be measured on this machine: the text says why."""
+
+
+def judged(work, target, seen, ratio, is_met):
+    return Row(work, target, seen, "" if ratio is None else f"{ratio:.2f}", "met" if is_met else "MISSED")
+
+
+def output(command, env=None):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+                          env={**os.environ, **(env or {})})
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {said[-1]}")
+    return done.stdout
+
+
+def bench(*args):
+    return json.loads(output([TOOL, "bench", *args, "--json"]))
+
+
+def shown(figure):
+    return f"{figure['median']:.1f} [{figure['min']:.1f} {figure['max']:.1f}]"
+
+
+def spread(values):
+    return shown({"median": statistics.median(values), "min": min(values), "max": max(values)})
+
+
+class Run:
+    """One run of this script: its options, and what its benches printed so far."""
+
+    def __init__(self, quick):
+        self.quick = quick
+        self.kept = {}
+
+    def once(self, name, measure):
+        """Several rows may need the same bench: it runs once, and fails for each of them."""
+        if name not in self.kept:
+            try:
+                self.kept[name] = measure()
+            except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
+                self.kept[name] = error
+        if isinstance(self.kept[name], Exception):
+            raise self.kept[name]
+        return self.kept[name]
+
+    def touch(self):
+        size = "64M" if self.quick else "256M"
+        return self.once("touch", lambda: bench("touch", "--transport", "floor,shm", "--fault-mode", "both", "--size", size))
+
+    def tcp(self):
+        size = "16M" if self.quick else "64M"
+        return self.once("tcp", lambda: bench("fault", "--transport", "floor,bare-tcp,tcp", "--link-delay", "3", "--size", size))
+
+    def passes_over_tcp(self):
+        size = "32M" if self.quick else "128M"
+        return self.once("passes over tcp", lambda: bench("touch", "--transport", "tcp", "--link-delay", "3", "--fault-mode", "inline",
+                                                          "--size", size))
+
+
+def contender(document, over, mode):
+    return next(row for row in document["contenders"] if (row["over"], row["fault_mode"]) == (over, mode))
+
+
+# ---- the rows: each function takes a Run and gives a list of rows ----
+
+
+def pass_beside_floor(run, name, limits):
+    """A random pass over shm, evictions included, beside a read of the floor."""
+    rows = []
+    for mode in MODES:
+        far, floor = (contender(run.touch(), over, mode) for over in ("shm", "floor"))
+        figure, least = far[f"random_{name}_us_per_page"], floor["random_read_us_per_page"]
+        faults = next(row for row in run.touch()["faults_in_percent_of_the_pages_touched"]
+                      if (row["pass"], row["fault_mode"]) == (f"random {name}", mode))
+        ratio = figure["median"] / least["median"]
+        rows.append(judged(f"random {name}, {mode}", f"<= {limits[mode]} x floor",
+                           f"{shown(figure)} µs a page, {faults[name]:.0f} % fetched; floor {shown(least)}", ratio,
+                           ratio <= limits[mode]))
+    return rows
+
+
+def random_read(run):
+    return pass_beside_floor(run, "read", {"thread": 1.15, "inline": 1.15})
+
+
+def random_write(run):
+    return pass_beside_floor(run, "write", {"thread": 1.4, "inline": 1.7})
+
+
+def tail(run):
+    rows = []
+    for mode in MODES:
+        far = contender(run.touch(), "shm", mode)
+        middle = far["random_read_fault_p50_us"]
+        for name, key, limit in (("p99", "p99", 2.5), ("p99.9", "p999", 20)):
+            figure = far[f"random_read_fault_{key}_us"]
+            ratio = figure["median"] / middle["median"]
+            rows.append(judged(f"{name} of a random-read fault, {mode}", f"<= {limit} x p50",
+                               f"{shown(figure)} µs, p50 {shown(middle)}", ratio, ratio <= limit))
+    return rows
+
+
+def several_threads(run):
+    """In fault mode thread, the worst of all numbers and placements of threads counts."""
+    import threads
+    args = argparse.Namespace(program=os.path.join(BUILD, "test", "bench", "threads"),
+                              kinds=threads.SHORT_KINDS if run.quick else threads.KINDS,
+                              threads="1,2,4" if run.quick else "1,2,3,4,8,16")
+    samples = {mode: collections.defaultdict(list) for mode in MODES}
+    for _ in range(3 if run.quick else 5):
+        for mode in MODES:
+            for cell, (us, _cpu) in threads.measure(f"{TOOL} run --fault-mode {mode}", args).items():
+                samples[mode][cell].append(us)
+
+    def gain(mode, kind, n):
+        one, several = (statistics.median(samples[mode][kind, count]) for count in (1, n))
+        return one / several
+
+    rows = []
+    for n in (2, 4):
+        figure = samples["inline"]["0", n]
+        rows.append(judged(f"{n} threads, inline", ">= 1.6 x the pages/s of 1",
+                           f"{spread(figure)} µs a page, 1 thread {spread(samples['inline']['0', 1])}", gain("inline", "0", n),
+                           gain("inline", "0", n) >= 1.6))
+    worst = min((cell for cell in samples["thread"] if cell[1] > 1), key=lambda cell: gain("thread", *cell))
+    one = samples["thread"][worst[0], 1]
+    rows.append(judged(f"{args.threads} threads, thread", ">= 0.95 x the pages/s of 1",
+                       f"worst: {worst[1]} threads, kind {worst[0]}, {spread(samples['thread'][worst])} µs a page, 1 thread {spread(one)}",
+                       gain("thread", *worst), gain("thread", *worst) >= 0.95))
+    return rows
+
+
+def cores(_run):
+    raise NotHere("needs more than two CPUs: test/bench/threads.py --threads 1,2,4,8,16 there")
+
+
+def first_touch(run):
+    import firsttouch
+    args = argparse.Namespace(orders="forward", threads="1")
+    ways, samples = firsttouch.contenders(), collections.defaultdict(list)
+    for _ in range(5 if run.quick else 11):
+        for name, prefix in ways.items():
+            samples[name].append(firsttouch.measure(prefix, args)["forward", 1])
+    plain = samples.pop("plain")
+    rows = []
+    for name, figure in samples.items():
+        ratio = statistics.median(figure) / statistics.median(plain)
+        rows.append(judged(f"first touch, {name}", "<= 1.3 x the kernel's own",
+                           f"{spread(figure)} µs a page, the kernel's {spread(plain)}", ratio, ratio <= 1.3))
+    return rows
+
+
+def tcp(run):
+    rows = []
+    bare = contender(run.tcp(), "bare-tcp", None)["p50_us"]
+    for mode in MODES:
+        far, floor = (contender(run.tcp(), over, mode)["p50_us"] for over in ("tcp", "floor"))
+        ratio = far["median"] / (floor["median"] + 1.2 * bare["median"])
+        rows.append(judged(f"fault over tcp, {mode}, p50", "<= floor + 1.2 x bare request",
+                           f"{shown(far)} µs, floor {shown(floor)}, bare {shown(bare)}", ratio, ratio <= 1))
+    return rows
+
+
+def slow_link(run):
+    far, near = (contender(run.tcp(), over, "inline")["p50_us"] for over in ("tcp+3us", "tcp"))
+    added = far["median"] - near["median"]
+    rows = [judged("a 3 µs link, inline, p50", "adds <= 3.5 µs", f"adds {added:.1f} µs: {shown(far)}, without {shown(near)}",
+                   None, added <= 3.5)]
+    for name in ("sequential", "strided"):
+        far, near = (contender(run.passes_over_tcp(), over, "inline")[f"{name}_read_us_per_page"] for over in ("tcp+3us", "tcp"))
+        ratio = far["median"] / near["median"]
+        rows.append(judged(f"a 3 µs link, {name} read", "unchanged: <= 1.1 x", f"{shown(far)} µs a page, without {shown(near)}",
+                           ratio, ratio <= 1.1))
+    return rows
+
+
+def node_cpu(_run):
+    """The worst of all sizes of requests and numbers of shards counts."""
+    text = output([os.path.join(BUILD, "test", "bench", "tcpfloor"), os.path.join(BUILD, "daemon", "farpaged")])
+    worst = (0.0, "")
+    for line in text.splitlines():
+        found = re.match(r"  (\S.*?)  .* a second, +([\d.]+) (\[.*?\]) us of CPU", line)
+        if not found:
+            request = line
+        elif found[1] == "bare":
+            bare = float(found[2]), f"{found[2]} {found[3]}"
+        else:
+            worst = max(worst, (float(found[2]) / bare[0],
+                                f"worst: {found[1]}, {request}: {found[2]} {found[3]} µs a request, bare {bare[1]}"))
+    return [judged("farpaged's CPU over tcp", "<= 1.3 x a bare server", worst[1], worst[0], worst[0] <= 1.3)]
+
+
+def far_memory(run):
+    sizes = ("8G", "2G") if run.quick else ("64G", "8G")
+    command = [os.path.join(BUILD, "test", "bench", "farmemory"), os.path.join(BUILD, "daemon", "farpaged"), *sizes, "--json"]
+    rows = []
+    for row, size in zip(json.loads(output(command)), sizes):
+        figure = row["bytes_a_page"]
+        rows.append(judged(f"a far page that was {row['what']}", "<= 16 bytes",
+                           f"{figure:.2f} bytes, {size} mapped; the kernel's page tables {row['page_table_bytes_a_page']:.2f} more",
+                           None, figure <= 16))
+    return rows
+
+
+def victims(_run):
+    """The worst trace beside LRU and beside FIFO."""
+    traces = json.loads(output([os.path.join(BUILD, "test", "bench", "victims"), "--json"]))
+    rows = []
+    for other, limit, target in (("LRU", 1.05, "within 5 % of LRU's"), ("FIFO", 1.0, "never above FIFO's")):
+        worst = max(traces, key=lambda row: row["levels"] / row[other])
+        above = sum(row["levels"] > limit * row[other] for row in traces)
+        ratio = worst["levels"] / worst[other]
+        seen = f"worst: {worst['trace']}, {worst['local_percent']} % local; {above} of {len(traces)} beyond"
+        rows.append(judged(f"eviction choice, beside {other}", target, seen, ratio, above == 0))
+    return rows
+
+
+def rdma(_run):
+    raise NotHere("needs a guest: test/vm/run.sh --kernel 6.12 --setup one-namespace --append idle=poll -- vm-rdma-latency")
+
+
+# ---- real programs beside zram ----
+
+LOADS = ("quicksort", "kmeans", "graph", "hash", "stream", "columns", "python", "sort", "redis")
+QUICK_LOADS = ("quicksort", "stream", "columns")
+
+
+def apps_of(run):
+    """The results of each workload; each has a bench of its own, so that one that fails ends no
+    other."""
+    size, rounds = ("128M", "1") if run.quick else ("256M", "5")
+    found, failed = {}, []
+    for load in QUICK_LOADS if run.quick else LOADS:
+        try:
+            document = bench("apps", "--workload", load, "--contender", "thread,inline,zram", "--size", size,
+                             "--rounds", rounds, "--local", "50,25")
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            failed.append(f"{load}: {error}")
+            continue
+        skipped = {row["what"]: row["reason"] for row in document["skipped"]}
+        if "zram" in skipped:
+            raise NotHere(f"no zram: {skipped['zram']}")
+        if load not in skipped:
+            found[load] = document["results"]
+    if failed:
+        print("\n".join(failed), file=sys.stderr)
+    if not found:
+        raise RuntimeError("no workload ran")
+    return found, failed
+
+
+def seconds(results, contender, percent):
+    """The median; None if it never came to an end."""
+    for row in results:
+        if (row["contender"], row["local_percent"]) == (contender, percent):
+            return row["seconds"] and row["seconds"]["median"]
+    return None
+
+
+def programs(run):
+    found, failed = run.once("apps", lambda: apps_of(run))
+    rows = []
+    for percent in (50, 25):
+        killed = [load for load, results in found.items() if not seconds(results, "zram", percent)]
+        for mode in MODES:
+            ratios = {load: seconds(results, mode, percent) / seconds(results, "zram", percent)
+                      for load, results in found.items() if load not in killed}
+            rest = "".join([f"; zram killed: {', '.join(killed)}" if killed else "",
+                            f"; failed: {len(failed)}" if failed else ""])
+            if not ratios:
+                rows.append(Row(f"real programs, {mode}, {percent} %", "none slower than zram", f"nothing to compare{rest}", "", "not run"))
+                continue
+            worst = max(ratios, key=ratios.get)
+            rows.append(judged(f"real programs, {mode}, {percent} %", "none slower than zram",
+                               f"zram's seconds x; slowest of {len(ratios)}: {worst}{rest}", ratios[worst],
+                               ratios[worst] <= 1 and not failed))
+            if percent == 25:
+                mean = math.exp(statistics.mean(-math.log(ratio) for ratio in ratios.values()))
+                rows.append(judged(f"real programs, {mode}, {percent} %", ">= 1.5 x as fast as zram",
+                                   f"geometric mean of {len(ratios)}{rest}", mean, mean >= 1.5 and not failed))
+    return rows
+
+
+ROWS = {
+    "read": (random_read, "random read"),
+    "write": (random_write, "random write"),
+    "tail": (tail, "tail of random reads"),
+    "threads": (several_threads, "2 and 4 threads"),
+    "cores": (cores, "more cores"),
+    "first-touch": (first_touch, "first touch"),
+    "tcp": (tcp, "fault over tcp"),
+    "rdma": (rdma, "fault over rdma"),
+    "link": (slow_link, "a 3 µs link"),
+    "node": (node_cpu, "farpaged's CPU over tcp"),
+    "victims": (victims, "eviction choice"),
+    "programs": (programs, "real programs"),
+    "memory": (far_memory, "a far page"),
+}
+
+
+def measure(name, run):
+    """The rows, and what is to be said of them below the table."""
+    function, work = ROWS[name]
+    try:
+        return function(run), []
+    except NotHere as reason:
+        return [Row(work, "", "", "", "not run")], [f"{work}: {reason}"]
+    except Exception as error:  # whatever it is, the other rows go on
+        return [Row(work, "", "", "", "FAILED")], [f"{work}: {type(error).__name__}: {error}"]
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as cpus:
+        model = next((line.split(":", 1)[1].strip() for line in cpus if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} CPUs, Linux {platform.release()}, load average {os.getloadavg()[0]:.1f}"
+
+
+def show(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(Row._fields))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes: about three minutes")
+    parser.add_argument("row", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    args = parser.parse_args()
+    for name in args.row:
+        if name not in ROWS:
+            parser.error(f"{name}: rows are {', '.join(ROWS)}")
+    run, rows, notes, begin = Run(args.quick), [], [], time.monotonic()
+    print(f"{machine()}\n{'short' if args.quick else 'full'} form; median [least greatest] of the rounds of one run", flush=True)
+    for name in args.row or ROWS:
+        if sys.stderr.isatty():
+            print(f"{time.monotonic() - begin:5.0f} s: {name}", file=sys.stderr)
+        more = measure(name, run)
+        rows += more[0]
+        notes += more[1]
+    show([Row("work", "target", "seen", "ratio", ""), *rows])
+    print("".join(f"{note}\n" for note in notes), end="")
+    count = collections.Counter(row.verdict for row in rows)
+    print(", ".join(f"{n} {verdict}" for verdict, n in count.items()) + f"; {time.monotonic() - begin:.0f} s")
+    sys.exit(1 if count["FAILED"] else 0)
+
+
+if __name__ == "__main__":
+    main()

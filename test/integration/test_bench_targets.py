@@ -1,0 +1,84 @@
+"""test/bench/targets.py, over benches that are played: which targets it calls met, and that a bench
+that fails ends no other row.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = sys.argv.pop()
+FARPAGE = '''#!/usr/bin/python3
+import json, sys
+if sys.argv[2] != "touch":
+    sys.exit("farpage: it is broken")
+def figure(value):
+    return {"median": value, "min": value - 1, "max": value + 1}
+def contender(over, mode, read, write):
+    return {"over": over, "fault_mode": mode, "random_read_us_per_page": figure(read), "random_write_us_per_page": figure(write),
+            "random_read_fault_p50_us": figure(10), "random_read_fault_p99_us": figure(25), "random_read_fault_p999_us": figure(201)}
+print(json.dumps({
+    "contenders": [contender("floor", "thread", 10, 0), contender("shm", "thread", 11.5, 14.1),
+                   contender("floor", "inline", 10, 0), contender("shm", "inline", 11.6, 17)],
+    "faults_in_percent_of_the_pages_touched": [
+        {"pass": f"random {name}", "fault_mode": mode, "read": 95, "write": 95} for name in ("read", "write") for mode in ("thread", "inline")]}))
+'''
+VICTIMS = '''#!/bin/sh
+echo '[{"trace": "a", "local_percent": 50, "LRU": 100, "FIFO": 130, "levels": 105},'
+echo ' {"trace": "b", "local_percent": 25, "LRU": 100, "FIFO": 101, "levels": 102}]'
+'''
+
+
+class Targets(unittest.TestCase):
+    def setUp(self):
+        self.build = tempfile.TemporaryDirectory(prefix="farpage-targets.")
+        self.addCleanup(self.build.cleanup)
+
+    def program(self, path, text):
+        path = os.path.join(self.build.name, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(path, 0o700)
+
+    def rows(self, status, *names):
+        """Gives each row as (work, ratio and verdict), and all that was printed."""
+        done = subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "FARPAGE_BUILD": self.build.name})
+        self.assertEqual((done.returncode, done.stderr), (status, ""), done.stdout)
+        lines = [line.split("  ") for line in done.stdout.splitlines()]
+        return {cells[0]: [cell.strip() for cell in cells if cell.strip()][-2:] for cells in lines if len(cells) > 1}, done.stdout
+
+    def test_met_and_missed(self):
+        self.program("tools/farpage", FARPAGE)
+        self.program("test/bench/victims", VICTIMS)
+        rows, text = self.rows(0, "read", "write", "tail", "victims")
+        self.assertEqual(rows["random read, thread"], ["1.15", "met"])
+        self.assertEqual(rows["random read, inline"], ["1.16", "MISSED"])
+        self.assertEqual(rows["random write, thread"], ["1.41", "MISSED"])
+        self.assertEqual(rows["random write, inline"], ["1.70", "met"])
+        self.assertEqual(rows["p99 of a random-read fault, thread"], ["2.50", "met"])
+        self.assertEqual(rows["p99.9 of a random-read fault, inline"], ["20.10", "MISSED"])
+        self.assertIn("11.5 [10.5 12.5] µs a page, 95 % fetched; floor 10.0 [9.0 11.0]", text)
+        self.assertRegex(text, r"(?m)^eviction choice, beside LRU .* 1\.05 +met$")
+        self.assertRegex(text, r"(?m)^eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond +1\.01 +MISSED$")
+        self.assertRegex(text, r"(?m)^5 met, 5 MISSED; ")
+
+    def test_failures_end_no_row(self):
+        self.program("tools/farpage", FARPAGE)
+        rows, text = self.rows(1, "victims", "tcp", "rdma", "tail")
+        self.assertRegex(text, r"(?m)^eviction choice +FAILED$")
+        self.assertRegex(text, r"(?m)^eviction choice: FileNotFoundError: .*victims")
+        self.assertRegex(text, r"(?m)^fault over tcp: RuntimeError: .*: farpage: it is broken$")
+        self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
+        self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.50", "met"])
+
+    def test_unknown_row(self):
+        done = subprocess.run([sys.executable, SCRIPT, "speed"], capture_output=True, text=True,
+                              env={**os.environ, "FARPAGE_BUILD": self.build.name})
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("speed: rows are read, write", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
