@@ -196,10 +196,10 @@ class Apps(toolcase.ToolCase):
             self.assertAlmostEqual(shown["means"][0]["speedup_to_zram"], ratio, delta=ratio / 100)
         self.assertEqual((swaps(), leftovers()), ([], []))
 
-    def start_swapping(self):
+    def start_swapping(self, size="32M"):
         """A bench whose program swaps to zram, stopped in the middle. Gives both and the group."""
         for _ in range(ATTEMPTS):
-            bench = self.start(*APPS, "--size", "32M", "--rounds", "1", "--contender", "zram", "--workload", "stream", "--local", "10",
+            bench = self.start(*APPS, "--size", size, "--rounds", "1", "--contender", "zram", "--workload", "stream", "--local", "10",
                                "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
             pid, group = wait_for(lambda: self.program_of(bench), bench)
             os.kill(pid, signal.SIGSTOP)
@@ -263,25 +263,49 @@ class Apps(toolcase.ToolCase):
         self.assertEqual(err, b"farpage: bench apps: stream, zram: the program ended with signal 9\n")
         self.assertEqual((swaps(), leftovers()), ([], []))
 
-    def test_killed_program(self):
-        """Killed by the kernel for want of memory, a contender has that as its result."""
-        self.need_zram()
-        bench, pid, group = self.start_swapping()
+    @staticmethod
+    def starve(group):
+        """No more memory for the group than it has now."""
         if os.path.exists(f"{group}/memory.max"):
             limits = {"memory.swap.max": 0}
         else:
             with open(f"{group}/memory.limit_in_bytes", encoding="ascii") as f:
-                limits = {"memory.memsw.limit_in_bytes": max(int(f.read()), self.used_bytes(group))}
+                limits = {"memory.memsw.limit_in_bytes": max(int(f.read()), Apps.used_bytes(group))}
         for name, value in limits.items():
             with open(f"{group}/{name}", "w", encoding="ascii") as f:
                 f.write(str(value))
+
+    def test_killed_program(self):
+        """Killed by the kernel for want of memory, a program runs again, with more of it."""
+        self.need_zram()
+        bench, pid, group = self.start_swapping()
+        self.starve(group)
         os.kill(pid, signal.SIGCONT)
         out, err = bench.communicate(timeout=toolcase.TIMEOUT)
         self.assertEqual((bench.returncode, err), (0, b""))
         shown = json.loads(out)
         row = shown["results"][1]
+        self.assertEqual((row["contender"], row["killed_rounds"], row["slack_bytes"]), ("zram", 0, 2 * shown["swap_slack_bytes"]))
+        self.assertGreater(row["seconds"]["median"], 0)
+        self.assertEqual((swaps(), leftovers()), ([], []))
+
+    def test_program_killed_each_time(self):
+        """That is its result, after the greatest slack."""
+        self.need_zram()
+        bench, pid, group = self.start_swapping("96M")  # more than all slack
+        for attempt in range(3):
+            if attempt:
+                pid, group = wait_for(lambda: self.program_of(bench), bench)
+                os.kill(pid, signal.SIGSTOP)
+            self.starve(group)
+            os.kill(pid, signal.SIGCONT)
+            wait_for(lambda pid=pid: is_dead(pid), bench)
+        out, err = bench.communicate(timeout=toolcase.TIMEOUT)
+        self.assertEqual((bench.returncode, err), (0, b""))
+        shown = json.loads(out)
+        row = shown["results"][1]
         self.assertEqual((row["contender"], row["killed_rounds"], row["seconds"], row["slowdown"]), ("zram", 1, None, None))
-        self.assertEqual([(row["workloads"], row["speedup_to_zram"]) for row in shown["means"]], [(0, None)])
+        self.assertEqual((row["slack_bytes"], [(mean["workloads"], mean["speedup_to_zram"]) for mean in shown["means"]]), (32 << 20, [(0, None)]))
         self.assertEqual((swaps(), leftovers()), ([], []))
 
 

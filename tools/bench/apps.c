@@ -50,20 +50,22 @@ static json_t *row_of(struct fp_apps *apps, unsigned load, int local, unsigned c
 	struct fp_apps_cell *plain = &apps->plain[load],
 	                    *cell = local < 0 ? plain : &apps->cell[load][local][contender];
 	double plain_seconds = median_of(plain), setup_seconds = NAN;
-	json_t *percent = json_null(), *bytes = json_null();
+	json_t *percent = json_null(), *bytes = json_null(), *slack = json_null();
 
 	if (local >= 0) {
 		percent = json_real((double)apps->locals[local] / 100);
 		bytes = json_integer((json_int_t)fp_apps_local_bytes(apps, load, (unsigned)local));
 	}
+	if (cell->slack_bytes)
+		slack = json_integer((json_int_t)cell->slack_bytes);
 	if (cell->n && !isnan(cell->setup_seconds[0]))
 		setup_seconds = fp_spread_median(cell->setup_seconds, cell->n);
-	return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:I}", "workload", fp_appload_get(load)->name,
-	                 "local_percent", percent, "contender", fp_apps_contenders[contender], "seconds",
-	                 fp_spread_json(cell->seconds, cell->n), "slowdown",
-	                 real_or_null(median_of(cell) / plain_seconds), "setup_seconds",
-	                 real_or_null(setup_seconds), "local_bytes", bytes, "killed_rounds",
-	                 (json_int_t)cell->killed);
+	return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:I}", "workload",
+	                 fp_appload_get(load)->name, "local_percent", percent, "contender",
+	                 fp_apps_contenders[contender], "seconds", fp_spread_json(cell->seconds, cell->n),
+	                 "slowdown", real_or_null(median_of(cell) / plain_seconds), "setup_seconds",
+	                 real_or_null(setup_seconds), "local_bytes", bytes, "slack_bytes", slack,
+	                 "killed_rounds", (json_int_t)cell->killed);
 }
 
 static void add_rows(struct fp_apps *apps, unsigned load, json_t *list)
@@ -121,6 +123,7 @@ json_t *fp_apps_document(struct fp_apps *apps)
 	    (json_int_t)apps->scene.seed, "rounds", (json_int_t)apps->rounds, "size_bytes",
 	    (json_int_t)apps->scene.size_bytes, "over", fp_tool_json_string(apps->over), "swap_slack_bytes",
 	    (json_int_t)FP_APPS_SLACK_BYTES, "swap_slack_reason",
-	    "zram and loop have this much more than the budget, because a tight limit ends in an OOM kill",
+	    "zram and loop have this much more than the budget, because a tight limit ends in an OOM kill; a "
+	    "program that is killed runs again with twice as much",
 	    "workloads", loads, "results", results, "means", means_of(apps), "skipped", apps->skipped);
 }

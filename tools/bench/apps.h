@@ -20,9 +20,11 @@
 
 /*
  * Memory that a control group has beyond the budget. With a limit that leaves a program nothing but
- * its budget, the kernel finds no page to take at some moment, and kills it.
+ * its budget, the kernel finds no page to take at some moment, and kills it. Then the program runs
+ * again with twice as much, up to the most.
  */
-#define FP_APPS_SLACK_BYTES (8ull << 20)
+#define FP_APPS_SLACK_BYTES      (8ull << 20)
+#define FP_APPS_SLACK_MOST_BYTES (32ull << 20)
 
 enum fp_apps_contender {
 	FP_APPS_PLAIN, /* neither far memory nor a limit */
@@ -38,8 +40,9 @@ extern const char *const fp_apps_contenders[]; /* their names, ended by NULL */
 /* One contender with one workload and one share of local memory. */
 struct fp_apps_cell {
 	double seconds[FP_APPS_ROUNDS_MAX], setup_seconds[FP_APPS_ROUNDS_MAX];
-	unsigned n;      /* rounds that came to an end */
-	unsigned killed; /* rounds in which the kernel killed the program */
+	unsigned n;           /* rounds that came to an end */
+	unsigned killed;      /* rounds in which the kernel killed the program, also with the most slack */
+	uint64_t slack_bytes; /* of a control group, in the last round; 0: there is none */
 };
 
 struct fp_apps {

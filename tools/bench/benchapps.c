@@ -311,11 +311,10 @@ static int measure_plain(struct fp_apps *apps, unsigned load, unsigned round,
 	return what->measure(&apps->scene, what, &way, ret_result);
 }
 
-static int measure_swap(struct fp_apps *apps, unsigned load, unsigned local, unsigned contender,
-                        struct fp_appload_result *ret_result)
+static int measure_swap_with(struct fp_apps *apps, unsigned load, unsigned contender, uint64_t limit_bytes,
+                             struct fp_appload_result *ret_result)
 {
 	const struct fp_appload *what = fp_appload_get(load);
-	uint64_t limit_bytes = fp_apps_local_bytes(apps, load, local) + FP_APPS_SLACK_BYTES;
 	struct fp_memgroup group;
 	const struct fp_appway way = {.name = fp_apps_contenders[contender], .group = &group};
 	int r = swap_on(apps, contender, limit_bytes, &group), off;
@@ -325,6 +324,23 @@ static int measure_swap(struct fp_apps *apps, unsigned load, unsigned local, uns
 	r = what->measure(&apps->scene, what, &way, ret_result);
 	off = swap_off(apps);
 	return r ?: off;
+}
+
+/* Gives a program that is killed more slack, and keeps that for the next rounds. */
+static int measure_swap(struct fp_apps *apps, unsigned load, unsigned local, unsigned contender,
+                        struct fp_appload_result *ret_result)
+{
+	struct fp_apps_cell *cell = &apps->cell[load][local][contender];
+	uint64_t local_bytes = fp_apps_local_bytes(apps, load, local), slack_bytes;
+	int r;
+
+	for (slack_bytes = cell->slack_bytes ?: FP_APPS_SLACK_BYTES;; slack_bytes *= 2) {
+		r = measure_swap_with(apps, load, contender, local_bytes + slack_bytes, ret_result);
+		if (r < 0 || !ret_result->killed || slack_bytes >= FP_APPS_SLACK_MOST_BYTES)
+			break;
+	}
+	cell->slack_bytes = slack_bytes;
+	return r;
 }
 
 static int measure_far(struct fp_apps *apps, unsigned load, unsigned local, unsigned contender,
