@@ -58,11 +58,13 @@ def spread(values):
 
 
 class Run:
-    """One run of this script: its options, and what its benches printed so far."""
+    """One run of this script: its options, and the documents of its benches so far."""
 
-    def __init__(self, quick):
+    def __init__(self, quick, rounds):
         self.quick = quick
+        self.rounds = rounds or (1 if quick else 5)  # of real programs
         self.kept = {}
+        self.notes = []  # what stands below the table
 
     def once(self, name, measure):
         """Several rows may need the same bench: it runs once, and fails for each of them."""
@@ -254,63 +256,67 @@ def rdma(_run):
 # ---- real programs beside zram ----
 
 LOADS = ("quicksort", "kmeans", "graph", "hash", "stream", "columns", "python", "sort", "redis")
-QUICK_LOADS = ("quicksort", "stream", "columns")
+QUICK_LOADS = ("quicksort", "kmeans", "columns")
 
 
 def apps_of(run):
     """The results of each workload; each has a bench of its own, so that one that fails ends no
     other."""
-    size, rounds = ("128M", "1") if run.quick else ("256M", "5")
+    size = "128M" if run.quick else "256M"
     found, failed = {}, []
     for load in QUICK_LOADS if run.quick else LOADS:
         try:
             document = bench("apps", "--workload", load, "--contender", "thread,inline,zram", "--size", size,
-                             "--rounds", rounds, "--local", "50,25")
+                             "--rounds", str(run.rounds), "--local", "50,25")
         except (RuntimeError, subprocess.SubprocessError) as error:
             failed.append(f"{load}: {error}")
             continue
         skipped = {row["what"]: row["reason"] for row in document["skipped"]}
         if "zram" in skipped:
             raise NotHere(f"no zram: {skipped['zram']}")
-        if load not in skipped:
+        if load in skipped:
+            run.notes.append(f"real programs: {skipped[load]}")
+        else:
             found[load] = document["results"]
-    if failed:
-        print("\n".join(failed), file=sys.stderr)
     if not found:
-        raise RuntimeError("no workload ran")
+        raise RuntimeError("; ".join(failed) or "no workload ran")
     return found, failed
 
 
+def result(results, contender, percent):
+    return next(row for row in results if (row["contender"], row["local_percent"]) == (contender, percent))
+
+
 def seconds(results, contender, percent):
-    """The median; None if it never came to an end."""
-    for row in results:
-        if (row["contender"], row["local_percent"]) == (contender, percent):
-            return row["seconds"] and row["seconds"]["median"]
-    return None
+    """The median; None if it was always killed."""
+    figure = result(results, contender, percent)["seconds"]
+    return figure and figure["median"]
+
+
+def beside_zram(run, found, failed, mode, percent):
+    """The row of the slowest workload, and that of the mean at 25 %."""
+    work = f"real programs, {mode}, {percent} %"
+    killed = [load for load, results in found.items() if not seconds(results, "zram", percent)]
+    slack = max(result(results, "zram", percent)["slack_bytes"] for results in found.values()) >> 20
+    ratios = {load: seconds(results, mode, percent) / seconds(results, "zram", percent)
+              for load, results in found.items() if load not in killed}
+    if not ratios:
+        raise NotHere("zram: every program was killed for want of memory")
+    run.notes.append(f"{work}, seconds to zram's: " + ", ".join(f"{load} {ratio:.2f}" for load, ratio in ratios.items()))
+    worst = max(ratios, key=ratios.get)
+    rest = f"of {len(ratios)}; zram has up to {slack} MiB more" + "".join(f"; {load}: zram killed" for load in killed)
+    rows = [judged(work, "none slower than zram", f"slowest: {worst}, {rest}", ratios[worst], ratios[worst] <= 1 and not failed)]
+    if percent == 25:
+        mean = math.exp(-statistics.mean(math.log(ratio) for ratio in ratios.values()))
+        rows.append(judged(work, ">= 1.5 x as fast as zram", f"geometric mean {rest}", mean, mean >= 1.5 and not failed))
+    return rows
 
 
 def programs(run):
-    found, failed = run.once("apps", lambda: apps_of(run))
-    rows = []
-    for percent in (50, 25):
-        killed = [load for load, results in found.items() if not seconds(results, "zram", percent)]
-        for mode in MODES:
-            ratios = {load: seconds(results, mode, percent) / seconds(results, "zram", percent)
-                      for load, results in found.items() if load not in killed}
-            rest = "".join([f"; zram killed: {', '.join(killed)}" if killed else "",
-                            f"; failed: {len(failed)}" if failed else ""])
-            if not ratios:
-                rows.append(Row(f"real programs, {mode}, {percent} %", "none slower than zram", f"nothing to compare{rest}", "", "not run"))
-                continue
-            worst = max(ratios, key=ratios.get)
-            rows.append(judged(f"real programs, {mode}, {percent} %", "none slower than zram",
-                               f"zram's seconds x; slowest of {len(ratios)}: {worst}{rest}", ratios[worst],
-                               ratios[worst] <= 1 and not failed))
-            if percent == 25:
-                mean = math.exp(statistics.mean(-math.log(ratio) for ratio in ratios.values()))
-                rows.append(judged(f"real programs, {mode}, {percent} %", ">= 1.5 x as fast as zram",
-                                   f"geometric mean of {len(ratios)}{rest}", mean, mean >= 1.5 and not failed))
-    return rows
+    found, failed = apps_of(run)
+    run.notes += failed
+    rows = [row for percent in (50, 25) for mode in MODES for row in beside_zram(run, found, failed, mode, percent)]
+    return [*rows, *[Row("real programs, a workload", "", "", "", "FAILED")] * len(failed)]
 
 
 ROWS = {
@@ -331,14 +337,15 @@ ROWS = {
 
 
 def measure(name, run):
-    """The rows, and what is to be said of them below the table."""
     function, work = ROWS[name]
     try:
-        return function(run), []
+        return function(run)
     except NotHere as reason:
-        return [Row(work, "", "", "", "not run")], [f"{work}: {reason}"]
+        verdict, note = "not run", str(reason)
     except Exception as error:  # whatever it is, the other rows go on
-        return [Row(work, "", "", "", "FAILED")], [f"{work}: {type(error).__name__}: {error}"]
+        verdict, note = "FAILED", f"{type(error).__name__}: {error}"
+    run.notes.append(f"{work}: {note}")
+    return [Row(work, "", "", "", verdict)]
 
 
 def machine():
@@ -356,21 +363,20 @@ def show(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: about three minutes")
+    parser.add_argument("--rounds", type=int, help="of real programs, which take the longest: 5, or 1 with --quick")
     parser.add_argument("row", nargs="*", metavar="ROW", help=", ".join(ROWS))
     args = parser.parse_args()
     for name in args.row:
         if name not in ROWS:
             parser.error(f"{name}: rows are {', '.join(ROWS)}")
-    run, rows, notes, begin = Run(args.quick), [], [], time.monotonic()
+    run, rows, begin = Run(args.quick, args.rounds), [], time.monotonic()
     print(f"{machine()}\n{'short' if args.quick else 'full'} form; median [least greatest] of the rounds of one run", flush=True)
     for name in args.row or ROWS:
         if sys.stderr.isatty():
             print(f"{time.monotonic() - begin:5.0f} s: {name}", file=sys.stderr)
-        more = measure(name, run)
-        rows += more[0]
-        notes += more[1]
+        rows += measure(name, run)
     show([Row("work", "target", "seen", "ratio", ""), *rows])
-    print("".join(f"{note}\n" for note in notes), end="")
+    print("".join(f"{note}\n" for note in run.notes), end="")
     count = collections.Counter(row.verdict for row in rows)
     print(", ".join(f"{n} {verdict}" for verdict, n in count.items()) + f"; {time.monotonic() - begin:.0f} s")
     sys.exit(1 if count["FAILED"] else 0)

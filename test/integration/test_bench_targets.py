@@ -10,6 +10,17 @@ import unittest
 SCRIPT = sys.argv.pop()
 FARPAGE = '''#!/usr/bin/python3
 import json, sys
+def result(contender, percent, seconds):
+    return {"contender": contender, "local_percent": percent, "seconds": seconds and {"median": seconds},
+            "slack_bytes": 16 << 20 if contender == "zram" else None}
+if sys.argv[2] == "apps" and "graph" not in sys.argv:
+    load = sys.argv[sys.argv.index("--workload") + 1]
+    slower = load == "sort"
+    print(json.dumps({"skipped": [{"what": "redis", "reason": "redis-server is not installed"}] if load == "redis" else [],
+        "results": [row for percent in (50, 25) for row in (
+            result("thread", percent, 1), result("inline", percent, 3 if slower else 1),
+            result("zram", percent, None if load == "hash" else 2))]}))
+    sys.exit(0)
 if sys.argv[2] != "touch":
     sys.exit("farpage: it is broken")
 def figure(value):
@@ -72,6 +83,17 @@ class Targets(unittest.TestCase):
         self.assertRegex(text, r"(?m)^fault over tcp: RuntimeError: .*: farpage: it is broken$")
         self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
         self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.50", "met"])
+
+    def test_programs(self):
+        """A workload that fails, one that is not installed, and one that zram can't finish."""
+        self.program("tools/farpage", FARPAGE)
+        text = self.rows(1, "programs")[1]
+        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +>= 1.5 x .*geometric mean of 6; zram has up to 16 MiB more; hash: zram killed +2\.00 +MISSED$")
+        self.assertRegex(text, r"(?m)^real programs, inline, 50 % +none slower .*slowest: sort, of 6.* +1\.50 +MISSED$")
+        self.assertRegex(text, r"(?m)^real programs, a workload +FAILED$")
+        self.assertRegex(text, r"(?m)^graph: .*it is broken$")
+        self.assertRegex(text, r"(?m)^real programs: redis-server is not installed$")
+        self.assertRegex(text, r"(?m)^real programs, inline, 25 %, seconds to zram's: quicksort 0\.50, .*sort 1\.50$")
 
     def test_unknown_row(self):
         done = subprocess.run([sys.executable, SCRIPT, "speed"], capture_output=True, text=True,
