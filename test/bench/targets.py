@@ -33,7 +33,7 @@ class NotHere(Exception):
 
 
 def judged(work, target, seen, ratio, is_met):
-    return Row(work, target, seen, "" if ratio is None else f"{ratio:.2f}", "met" if is_met else "MISSED")
+    return Row(work, target, seen, "" if ratio is None else f"{ratio:.3f}", "met" if is_met else "MISSED")
 
 
 def output(command, env=None):

@@ -64,15 +64,15 @@ class Targets(unittest.TestCase):
         self.program("tools/farpage", FARPAGE)
         self.program("test/bench/victims", VICTIMS)
         rows, text = self.rows(0, "read", "write", "tail", "victims")
-        self.assertEqual(rows["random read, thread"], ["1.15", "met"])
-        self.assertEqual(rows["random read, inline"], ["1.16", "MISSED"])
-        self.assertEqual(rows["random write, thread"], ["1.41", "MISSED"])
-        self.assertEqual(rows["random write, inline"], ["1.70", "met"])
-        self.assertEqual(rows["p99 of a random-read fault, thread"], ["2.50", "met"])
-        self.assertEqual(rows["p99.9 of a random-read fault, inline"], ["20.10", "MISSED"])
+        self.assertEqual(rows["random read, thread"], ["1.150", "met"])
+        self.assertEqual(rows["random read, inline"], ["1.160", "MISSED"])
+        self.assertEqual(rows["random write, thread"], ["1.410", "MISSED"])
+        self.assertEqual(rows["random write, inline"], ["1.700", "met"])
+        self.assertEqual(rows["p99 of a random-read fault, thread"], ["2.500", "met"])
+        self.assertEqual(rows["p99.9 of a random-read fault, inline"], ["20.100", "MISSED"])
         self.assertIn("11.5 [10.5 12.5] µs a page, 95 % fetched; floor 10.0 [9.0 11.0]", text)
-        self.assertRegex(text, r"(?m)^eviction choice, beside LRU .* 1\.05 +met$")
-        self.assertRegex(text, r"(?m)^eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond +1\.01 +MISSED$")
+        self.assertRegex(text, r"(?m)^eviction choice, beside LRU .* 1\.050 +met$")
+        self.assertRegex(text, r"(?m)^eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond +1\.010 +MISSED$")
         self.assertRegex(text, r"(?m)^5 met, 5 MISSED; ")
 
     def test_failures_end_no_row(self):
@@ -82,14 +82,14 @@ class Targets(unittest.TestCase):
         self.assertRegex(text, r"(?m)^eviction choice: FileNotFoundError: .*victims")
         self.assertRegex(text, r"(?m)^fault over tcp: RuntimeError: .*: farpage: it is broken$")
         self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
-        self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.50", "met"])
+        self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.500", "met"])
 
     def test_programs(self):
         """A workload that fails, one that is not installed, and one that zram can't finish."""
         self.program("tools/farpage", FARPAGE)
         text = self.rows(1, "programs")[1]
-        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +>= 1.5 x .*geometric mean of 6; zram has up to 16 MiB more; hash: zram killed +2\.00 +MISSED$")
-        self.assertRegex(text, r"(?m)^real programs, inline, 50 % +none slower .*slowest: sort, of 6.* +1\.50 +MISSED$")
+        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +>= 1.5 x .*geometric mean of 6; zram has up to 16 MiB more; hash: zram killed +2\.000 +MISSED$")
+        self.assertRegex(text, r"(?m)^real programs, inline, 50 % +none slower .*slowest: sort, of 6.* +1\.500 +MISSED$")
         self.assertRegex(text, r"(?m)^real programs, a workload +FAILED$")
         self.assertRegex(text, r"(?m)^graph: .*it is broken$")
         self.assertRegex(text, r"(?m)^real programs: redis-server is not installed$")
