@@ -214,7 +214,7 @@ def node_cpu(_run):
     text = output([os.path.join(BUILD, "test", "bench", "tcpfloor"), os.path.join(BUILD, "daemon", "farpaged")])
     worst = (0.0, "")
     for line in text.splitlines():
-        found = re.match(r"  (\S.*?)  .* a second, +([\d.]+) (\[.*?\]) us of CPU", line)
+        found = re.match(r"  (\S.*?) +\d+ \[.*\] a second, +([\d.]+) (\[.*?\]) us of CPU", line)
         if not found:
             request = line
         elif found[1] == "bare":

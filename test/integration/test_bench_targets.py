@@ -38,6 +38,13 @@ VICTIMS = '''#!/bin/sh
 echo '[{"trace": "a", "local_percent": 50, "LRU": 100, "FIFO": 130, "levels": 105},'
 echo ' {"trace": "b", "local_percent": 25, "LRU": 100, "FIFO": 101, "levels": 102}]'
 '''
+TCPFLOOR = '''#!/bin/sh
+cat <<END
+1 x 4 KiB, 8 READs under way on each of 4 links
+  bare               1234567 [1 2] a second,    1.00 [0.90 1.10] us of CPU,    1.00 [1.00 1.00] x bare
+  farpaged, 2 shards 1234567 [1 2] a second,    1.25 [1.20 1.30] us of CPU,    1.25 [1.10 1.40] x bare
+END
+'''
 
 
 class Targets(unittest.TestCase):
@@ -63,7 +70,9 @@ class Targets(unittest.TestCase):
     def test_met_and_missed(self):
         self.program("tools/farpage", FARPAGE)
         self.program("test/bench/victims", VICTIMS)
-        rows, text = self.rows(0, "read", "write", "tail", "victims")
+        self.program("test/bench/tcpfloor", TCPFLOOR)
+        rows, text = self.rows(0, "read", "write", "tail", "victims", "node")
+        self.assertRegex(text, r"worst: farpaged, 2 shards, 1 x 4 KiB, 8 READs .*: 1\.25 \[1\.20 1\.30\] µs .*, bare 1\.00 \[0\.90 1\.10\] +1\.250 +met")
         self.assertEqual(rows["random read, thread"], ["1.150", "met"])
         self.assertEqual(rows["random read, inline"], ["1.160", "MISSED"])
         self.assertEqual(rows["random write, thread"], ["1.410", "MISSED"])
@@ -73,7 +82,7 @@ class Targets(unittest.TestCase):
         self.assertIn("11.5 [10.5 12.5] µs a page, 95 % fetched; floor 10.0 [9.0 11.0]", text)
         self.assertRegex(text, r"(?m)^eviction choice, beside LRU .* 1\.050 +met$")
         self.assertRegex(text, r"(?m)^eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond +1\.010 +MISSED$")
-        self.assertRegex(text, r"(?m)^5 met, 5 MISSED; ")
+        self.assertRegex(text, r"(?m)^6 met, 5 MISSED; ")
 
     def test_failures_end_no_row(self):
         self.program("tools/farpage", FARPAGE)
