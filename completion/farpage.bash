@@ -34,7 +34,7 @@ _farpage_words() {
 	--phase) echo fault fetch writeback evict ;;
 	--protocol) echo auto inline eager registered ;;
 	--run) echo quicksort kmeans graph hash stream columns ;;
-	--transport) [[ $4 == apps ]] && echo shm tcp || echo floor shm tcp ;;
+	--transport) [[ $4 == apps ]] && echo shm tcp || echo floor bare-tcp shm tcp ;;
 	--workload) echo quicksort kmeans graph hash stream columns python sort redis ;;
 	esac
 }

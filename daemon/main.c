@@ -16,18 +16,20 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "config.h"
 #include "log.h"
 #include "node_server.h"
 #include "units.h"
 
-#define EXIT_USAGE 2
-#define MANY       65536 /* the greatest value that the configuration allows */
+#define EXIT_USAGE   2
+#define MAX_DELAY_US 10000u
+#define MANY         65536 /* the greatest value that the configuration allows */
 
 static const char usage[] =
     "Usage: farpaged --config FILE [--check [--user NAME]] [--ready-fd N]\n"
     "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N]\n"
-    "                [--users-fd N]\n"
+    "                [--users-fd N] [--link-delay N]\n"
     "\n"
     "Lends this machine's memory to the programs of others; see farpaged(8).\n"
     "\n"
@@ -44,6 +46,7 @@ static const char usage[] =
     "                    once serving\n"
     "  --users-fd N      descriptor N is a pipe: end with the parent only once its\n"
     "                    other end is closed everywhere\n"
+    "  --link-delay N    for measurements: spin N µs before the answer to each READ\n"
     "  -h, --help        print this help\n"
     "  -V, --version     print the version of Farpage\n";
 
@@ -51,23 +54,18 @@ struct arguments {
 	const char *config_path;
 	const char *user; /* NULL: see become_server */
 	const char *listen;
-	uint64_t pool_bytes;
+	uint64_t pool_bytes, link_delay_us;
 	bool check, private_node;
 	int ready_fd, users_fd;
 };
 
 static const struct option options[] = {
-    {"config", required_argument, NULL, 'c'},
-    {"check", no_argument, NULL, 'k'},
-    {"private", no_argument, NULL, 'p'},
-    {"listen", required_argument, NULL, 'l'},
-    {"pool-size", required_argument, NULL, 's'},
-    {"ready-fd", required_argument, NULL, 'r'},
-    {"users-fd", required_argument, NULL, 'u'},
-    {"user", required_argument, NULL, 'n'},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'V'},
-    {NULL, 0, NULL, 0},
+    {"config", required_argument, NULL, 'c'},     {"check", no_argument, NULL, 'k'},
+    {"private", no_argument, NULL, 'p'},          {"listen", required_argument, NULL, 'l'},
+    {"pool-size", required_argument, NULL, 's'},  {"ready-fd", required_argument, NULL, 'r'},
+    {"users-fd", required_argument, NULL, 'u'},   {"user", required_argument, NULL, 'n'},
+    {"link-delay", required_argument, NULL, 'd'}, {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},          {NULL, 0, NULL, 0},
 };
 
 __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
@@ -114,6 +112,15 @@ static int parse_pool_size(const char *text, uint64_t *ret_bytes)
 		return wrong("--pool-size %s: it must be from 1M to 64T", text);
 	*ret_bytes = bytes & ~4095ull;
 	return 0;
+}
+
+static int parse_delay(const char *text, uint64_t *ret_us)
+{
+	if (!*text)
+		return empty("--link-delay");
+	return fp_number_parse(text, 0, MAX_DELAY_US, ret_us) < 0
+	           ? wrong("--link-delay %s: it must be from 0 to %u", text, MAX_DELAY_US)
+	           : 0;
 }
 
 static int parse_text(const char *option, const char *text, const char **ret_text)
@@ -169,6 +176,8 @@ static int parse_option(int option, const char *word, struct arguments *args)
 		return parse_pool_size(optarg, &args->pool_bytes);
 	case 'r':
 		return parse_fd("--ready-fd", optarg, &args->ready_fd);
+	case 'd':
+		return parse_delay(optarg, &args->link_delay_us);
 	case 'u':
 		return parse_fd("--users-fd", optarg, &args->users_fd);
 	case 'h':
@@ -201,6 +210,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 		return wrong("--user is for --check");
 	if (!args->private_node && args->users_fd >= 0)
 		return wrong("--users-fd is for --private");
+	if (!args->private_node && args->link_delay_us)
+		return wrong("--link-delay is for --private");
 	if (!args->private_node && (!args->config_path || args->listen || args->pool_bytes))
 		return wrong("--config FILE is needed (--listen and --pool-size are for --private)");
 	return 0;
@@ -233,6 +244,7 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	}
 	if (r == 0) {
 		config->log_level = FP_LOG_WARNING - FP_LOG_ERROR;
+		config->link_delay_ns = args->link_delay_us * FP_NSEC_PER_USEC;
 		config->limits.grace_ns = 0; /* no grace is needed: its client is its parent */
 		config->limits.max_sessions = config->limits.max_connections = MANY; /* all are of one user */
 		r = fp_config_check(config, error);

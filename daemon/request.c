@@ -13,6 +13,7 @@
 
 #include "cleanup.h"
 #include "admission.h"
+#include "clock.h"
 #include "node_server.h"
 #include "status.h"
 #include "units.h"
@@ -399,6 +400,15 @@ static void *seg_address(const struct fp_node_lease *lease, const struct fp_wire
 	return (char *)lease->memory->chunk.base + seg->offset_bytes;
 }
 
+/* Stands for a longer wire, in measurements. */
+static void spin(uint64_t ns)
+{
+	uint64_t until_ns = fp_clock_ns() + ns;
+
+	while (fp_clock_ns() < until_ns)
+		;
+}
+
 static int handle_read(struct fp_conn *conn)
 {
 	const struct fp_wire_table *table = &conn->inbox.table;
@@ -409,6 +419,8 @@ static int handle_read(struct fp_conn *conn)
 		conn->server->counters.denied++;
 		return -EACCES;
 	}
+	if (conn->server->config->link_delay_ns)
+		spin(conn->server->config->link_delay_ns);
 	reply = fp_reply_new_data(&conn->inbox.header, table->data_bytes, table->n_segs);
 	for (unsigned i = 0; reply && i < table->n_segs; i++)
 		fp_reply_add(reply, seg_address(leases[i], &table->segs[i]), table->segs[i].len_bytes,

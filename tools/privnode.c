@@ -57,12 +57,13 @@ static void lift_file_limit(void)
 static void daemon_exec(const char *daemon, const char *listen, const struct fp_privnode_options *options,
                         int users_fd, int ready_fd)
 {
-	char pool[32], ready[16], users[16];
+	char pool[32], delay[16], ready[16], users[16];
 	int null_fd = open("/dev/null", O_RDWR);
 
 	if (options->kind == FP_PRIVNODE_SHM)
 		lift_file_limit();
 	snprintf(pool, sizeof(pool), "%" PRIu64, options->pool_bytes);
+	snprintf(delay, sizeof(delay), "%u", options->link_delay_us);
 	snprintf(ready, sizeof(ready), "%d", ready_fd);
 	snprintf(users, sizeof(users), "%d", users_fd);
 	setsid();
@@ -78,8 +79,8 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 		fcntl(users_fd, F_SETFD, 0);
 		fcntl(options->dir_lock_fd, F_SETFD, 0);
 	}
-	execl(daemon, daemon, "--private", "--listen", listen, "--pool-size", pool, "--ready-fd", ready,
-	      users_fd < 0 ? (char *)NULL : "--users-fd", users, (char *)NULL);
+	execl(daemon, daemon, "--private", "--listen", listen, "--pool-size", pool, "--link-delay", delay,
+	      "--ready-fd", ready, users_fd < 0 ? (char *)NULL : "--users-fd", users, (char *)NULL);
 	fp_log(FP_LOG_ERROR, "node", "cannot execute %s: %s", daemon, strerror(errno));
 	_exit(FP_EXIT_NOT_EXECUTABLE);
 }

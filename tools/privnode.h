@@ -29,8 +29,9 @@ enum fp_privnode_kind {
 
 struct fp_privnode_options {
 	enum fp_privnode_kind kind;
-	const char *dir;     /* a folder that this process made */
-	uint64_t pool_bytes; /* size of its only pool, whose memory is taken on demand */
+	const char *dir;        /* a folder that this process made */
+	uint64_t pool_bytes;    /* size of its only pool, whose memory is taken on demand */
+	unsigned link_delay_us; /* how long it spins before it answers a READ */
 	/* It lives on after this process, until no process has users_fds[1]. */
 	bool serves_users;
 	/* If it serves users: a descriptor that the node keeps open. */

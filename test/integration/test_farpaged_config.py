@@ -305,7 +305,8 @@ class CommandLine(unittest.TestCase):
         for args in ([], ["--nonsense"], ["--config"], ["--config", "/x", "more"], ["--private"], ["--check"],
                      ["--private", "--listen", "unix:@x"], ["--private", "--listen", "unix:@x", "--pool-size", "0"],
                      ["--private", "--listen", "unix:@x", "--pool-size", "9E"], ["--config", "/x", "--listen", "unix:@x"],
-                     ["--config", "/x", "--ready-fd", "one"]):
+                     ["--config", "/x", "--ready-fd", "one"], ["--config", "/x", "--link-delay", "1"],
+                     ["--private", "--listen", "unix:@x", "--pool-size", "1G", "--link-delay", "10001"]):
             with self.subTest(args):
                 status, _, err = farpaged(*args)
                 self.assertEqual(status, 2)

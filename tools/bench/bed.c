@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "baretcp.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "floor.h"
@@ -19,9 +20,11 @@
 #define PUSH_ATTEMPTS 20
 
 struct fp_bed {
-	struct far_memory *far; /* NULL: the bed is of the floor */
+	enum fp_bed_kind kind;
+	struct far_memory *far;
 	struct fp_floor floor;
-	void *base;
+	struct fp_baretcp bare;
+	void *base; /* NULL: over bare tcp, or not open yet */
 	uint64_t seed;
 	size_t n_pages, bytes;
 };
@@ -44,6 +47,21 @@ static int open_floor(struct fp_bed *bed, const struct fp_bed_options *options, 
 	r = fp_floor_warm(&bed->floor);
 	if (r < 0)
 		snprintf(error, error_len, "floor: %s", strerror(-r));
+	return r;
+}
+
+static int open_bare(struct fp_bed *bed, const struct fp_bed_options *options, char *error, size_t error_len)
+{
+	void *pages = malloc(bed->bytes);
+	int r = -ENOMEM;
+
+	if (pages) {
+		fp_pattern_fill(pages, bed->n_pages, bed->seed);
+		r = fp_baretcp_open(&bed->bare, pages, bed->n_pages);
+	}
+	free(pages); /* the process that answers has its own */
+	if (r < 0)
+		snprintf(error, error_len, "bare-tcp: %s", strerror(-r));
 	return r;
 }
 
@@ -74,16 +92,19 @@ static int open_far(struct fp_bed *bed, const struct fp_bed_options *options, ch
 
 int fp_bed_open(const struct fp_bed_options *options, char *error, size_t error_len, struct fp_bed **ret_bed)
 {
+	static int (*const open[])(struct fp_bed *, const struct fp_bed_options *, char *, size_t) = {
+	    [FP_BED_FAR] = open_far, [FP_BED_FLOOR] = open_floor, [FP_BED_BARE_TCP] = open_bare};
 	FP_CLEANUP(free_bed) struct fp_bed *bed = calloc(1, sizeof(*bed));
 	int r;
 
 	snprintf(error, error_len, "no memory");
 	if (!bed)
 		return -ENOMEM;
+	bed->kind = options->kind;
 	bed->seed = options->seed;
 	bed->n_pages = options->n_pages;
 	bed->bytes = bed->n_pages * FP_PATTERN_PAGE_BYTES;
-	r = (options->url ? open_far : open_floor)(bed, options, error, error_len);
+	r = open[bed->kind](bed, options, error, error_len);
 	if (r == 0)
 		*ret_bed = fp_take_ptr(bed);
 	return r;
@@ -122,11 +143,31 @@ int fp_bed_send_away(struct fp_bed *bed)
 	return bed->far ? -EBUSY : 0;
 }
 
-size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
+/* Returns how many pages came with wrong bytes, or not at all. */
+static size_t ask_for_all(const struct fp_bed *bed, const uint32_t *order, struct fp_hist *h)
+{
+	uint64_t words[FP_PATTERN_PAGE_WORDS];
+	size_t wrong = 0;
+
+	for (size_t i = 0; i < bed->n_pages; i++) {
+		uint64_t start_ns = fp_clock_ns();
+		bool right = fp_baretcp_ask(&bed->bare, order[i], words) == 0;
+
+		fp_hist_record(h, fp_clock_ns() - start_ns);
+		for (size_t word = 0; right && word < FP_PATTERN_PAGE_WORDS; word++)
+			right = words[word] == fp_pattern_word(bed->seed, order[i], word, 0);
+		wrong += !right;
+	}
+	return wrong;
+}
+
+size_t fp_bed_read(const struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
                    struct fp_hist *h)
 {
 	size_t wrong = 0;
 
+	if (bed->kind == FP_BED_BARE_TCP)
+		return ask_for_all(bed, order, h);
 	for (size_t i = 0; i < bed->n_pages; i++) {
 		const volatile uint64_t *word = fp_bed_word(bed, order[i]);
 		uint64_t start_ns = fp_clock_ns(), value = *word, took_ns = fp_clock_ns() - start_ns;
@@ -140,7 +181,8 @@ size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generatio
 
 bool fp_bed_verify(const struct fp_bed *bed, unsigned generation, size_t *ret_bad)
 {
-	return fp_pattern_verify(bed->base, bed->n_pages, bed->seed, generation, ret_bad);
+	return bed->kind == FP_BED_BARE_TCP ||
+	       fp_pattern_verify(bed->base, bed->n_pages, bed->seed, generation, ret_bad);
 }
 
 struct far_stats fp_bed_stats(const struct fp_bed *bed, uint64_t fetched_bytes)
@@ -164,7 +206,9 @@ void fp_bed_close(struct fp_bed *bed)
 		return;
 	if (bed->far)
 		far_close(bed->far);
-	else if (bed->base)
+	else if (bed->kind == FP_BED_FLOOR && bed->base)
 		fp_floor_close(&bed->floor);
+	else if (bed->kind == FP_BED_BARE_TCP && bed->bare.answerer > 0)
+		fp_baretcp_close(&bed->bare);
 	free(bed);
 }

@@ -3,6 +3,8 @@
  */
 #include "benchnode.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,44 +12,60 @@
 #include "log.h"
 #include "stats_dir.h"
 
-static int start(struct fp_benchnode *nodes, enum fp_privnode_kind kind)
+/* True if `way` is that of a private node. Then sets the node's kind and delay. */
+static bool parse(const char *way, struct fp_privnode_options *options)
 {
-	const struct fp_privnode_options options = {
-	    .kind = kind, .dir = nodes->dir, .pool_bytes = nodes->pool_bytes};
-	char error[768];
-	int r = 0;
+	int end = 0;
 
-	if (!nodes->has_dir)
+	options->kind = strcmp(way, "shm") == 0 ? FP_PRIVNODE_SHM : FP_PRIVNODE_TCP;
+	if (options->kind == FP_PRIVNODE_SHM || strcmp(way, "tcp") == 0)
+		return true;
+	return sscanf(way, "tcp+%uus%n", &options->link_delay_us, &end) == 1 && end && !way[end];
+}
+
+static int start(struct fp_benchnode *nodes, struct fp_privnode_options *options, const char *way)
+{
+	struct fp_benchnode_own *own = &nodes->own[nodes->n_own];
+	char error[768];
+	int r = nodes->n_own == FP_BENCHNODE_MAX ? -ENOSPC : 0;
+
+	if (r == 0 && !nodes->has_dir)
 		r = fp_stats_dir_run_dir_create(nodes->label, nodes->dir, sizeof(nodes->dir),
 		                                &nodes->dir_lock_fd);
 	if (r < 0)
 		return r;
 	nodes->has_dir = true;
-	r = fp_privnode_start(&options, error, sizeof(error), &nodes->own[kind]);
-	if (r < 0)
+	options->dir = nodes->dir;
+	options->pool_bytes = nodes->pool_bytes;
+	r = fp_privnode_start(options, error, sizeof(error), &own->node);
+	if (r < 0) {
 		fp_log(FP_LOG_ERROR, nodes->label, "%s", error);
-	return r;
+		return r;
+	}
+	snprintf(own->way, sizeof(own->way), "%s", way);
+	nodes->n_own++;
+	return 0;
 }
 
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own)
 {
-	static const char *const names[] = {[FP_PRIVNODE_SHM] = "shm", [FP_PRIVNODE_TCP] = "tcp"};
-	unsigned kind = 0;
+	struct fp_privnode_options options = {0};
+	unsigned i = 0;
 
-	while (kind < FP_ARRAY_LEN(names) && strcmp(way, names[kind]) != 0)
-		kind++;
-	*ret_is_own = kind < FP_ARRAY_LEN(names);
+	*ret_is_own = parse(way, &options);
 	if (!*ret_is_own)
 		return way;
-	if (!nodes->own[kind] && start(nodes, kind) < 0)
+	while (i < nodes->n_own && strcmp(way, nodes->own[i].way) != 0)
+		i++;
+	if (i == nodes->n_own && start(nodes, &options, way) < 0)
 		return NULL;
-	return nodes->own[kind]->url;
+	return nodes->own[i].node->url;
 }
 
 void fp_benchnode_close(struct fp_benchnode *nodes)
 {
-	for (unsigned kind = 0; kind < FP_ARRAY_LEN(nodes->own); kind++)
-		fp_privnode_stop(nodes->own[kind]);
+	while (nodes->n_own > 0)
+		fp_privnode_stop(nodes->own[--nodes->n_own].node);
 	if (!nodes->has_dir)
 		return;
 	fp_stats_dir_run_dir_remove(nodes->dir);

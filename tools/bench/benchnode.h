@@ -11,6 +11,10 @@
 
 #include "privnode.h"
 
+#define FP_BENCHNODE_MAX          8
+#define FP_BENCHNODE_WAY_LEN      16
+#define FP_BENCHNODE_MAX_DELAY_US 10000u
+
 /* The caller sets label and pool_bytes, and zeroes the rest. */
 struct fp_benchnode {
 	const char *label;       /* name of the bench, for messages */
@@ -18,13 +22,17 @@ struct fp_benchnode {
 	char dir[PATH_MAX - 16]; /* for sockets */
 	int dir_lock_fd;
 	bool has_dir;
-	struct fp_privnode *own[2]; /* indexed by enum fp_privnode_kind; NULL: not started */
+	struct fp_benchnode_own {
+		char way[FP_BENCHNODE_WAY_LEN];
+		struct fp_privnode *node;
+	} own[FP_BENCHNODE_MAX];
+	unsigned n_own; /* started */
 };
 
 /*
- * Returns the URL of a private node if `way` is "shm" or "tcp". Otherwise `way` must be a URL, and
- * is returned. Returns NULL after it has printed why. The URL is valid until fp_benchnode_close.
- * *ret_is_own: the node is private.
+ * Returns the URL of a private node if `way` is "shm", "tcp" or "tcp+Nus". The latter spins N µs
+ * before it answers a READ. Otherwise `way` must be a URL, and is returned. Returns NULL after it
+ * has printed why. The URL is valid until fp_benchnode_close. *ret_is_own: the node is private.
  */
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -18,13 +19,14 @@
 #include "picture.h"
 #include "secret.h"
 #include "spread.h"
+#include "units.h"
 
 #define MIN_BYTES (64u << 10)
 #define MAX_BYTES (1ull << 40)
-#define FLOOR_PAGES                                                                                          \
-	(size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor is measured on at most 64 MiB */
-#define INLINE 1
-#define BOTH   2
+/* The floor and bare tcp are measured on at most 64 MiB. */
+#define BARE_PAGES (size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES)
+#define INLINE     1
+#define BOTH       2
 
 static const char *const mode_names[] = {"thread", "inline", "both", NULL};
 
@@ -42,7 +44,7 @@ static void add_way(const struct fp_tool *tool, const struct fp_option *option, 
 static void add_transport(const struct fp_tool *tool, const struct fp_option *option, const char *name,
                           void *target)
 {
-	static const char *const known[] = {"floor", "shm", "tcp", NULL};
+	static const char *const known[] = {"floor", "bare-tcp", "shm", "tcp", NULL};
 	const struct fp_option word = {.name = "transport", .words = known};
 	struct fp_rounds *rounds = target;
 	unsigned i;
@@ -51,8 +53,26 @@ static void add_transport(const struct fp_tool *tool, const struct fp_option *op
 	rounds->lists = true;
 	if (i == 0)
 		rounds->floor = true;
+	else if (i == 1)
+		rounds->bare_tcp = true;
 	else
 		add_way(tool, option, known[i], target);
+}
+
+static void add_delay(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                      void *target)
+{
+	struct fp_rounds *rounds = target;
+	uint64_t us;
+	char *name;
+
+	if (fp_number_parse(text, 0, FP_BENCHNODE_MAX_DELAY_US, &us) < 0)
+		fp_tool_wrong(tool, "--link-delay %s: wanted are µs, 0 to %u", text,
+		              FP_BENCHNODE_MAX_DELAY_US);
+	add_way(tool, option, NULL, target); /* first, as it looks whether there is room */
+	name = rounds->delayed[rounds->n_ways - 1];
+	snprintf(name, FP_BENCHNODE_WAY_LEN, "tcp+%uus", (unsigned)us);
+	rounds->ways[rounds->n_ways - 1] = name;
 }
 
 static void read_pages(const struct fp_tool *tool, const struct fp_option *option, const char *text,
@@ -75,8 +95,12 @@ static void read_cpu(const struct fp_tool *tool, const struct fp_option *option,
 }
 
 const struct fp_option fp_rounds_options[] = {
-    {"transport", "LIST", "of floor, shm, tcp (the latter two over a node started for it); default: all",
+    {"transport", "LIST",
+     "of floor, bare-tcp, shm, tcp (the latter two over a node started for it); default: all",
      .read = fp_option_list, .each = add_transport},
+    {"link-delay", "LIST",
+     "in µs: for each, also over a tcp node started for it that spins so long before it answers a READ",
+     .read = fp_option_list, .each = add_delay},
     {"fault-mode", "MODE", "thread, inline or both; default of fault: both, of touch: thread",
      .read = fp_option_word, .at = offsetof(struct fp_rounds, modes), .words = mode_names},
     {"node", "URL", "over this node; without --transport, beside the floor alone", .read = add_way},
@@ -114,8 +138,8 @@ static void parse(struct fp_rounds *rounds, const struct fp_rounds_bench *bench,
 	rounds->map_bytes = bench->map_bytes;
 	fp_option_parse(bench->tool, argc, argv, rounds);
 	if (!rounds->lists)
-		fp_option_list(bench->tool, &fp_rounds_options[0], rounds->n_ways ? "floor" : "floor,shm,tcp",
-		               rounds);
+		fp_option_list(bench->tool, &fp_rounds_options[0],
+		               rounds->n_ways ? "floor" : "floor,bare-tcp,shm,tcp", rounds);
 	if (!rounds->local_bytes)
 		rounds->local_bytes =
 		    FP_MAX(rounds->map_bytes / 100 * bench->local_percent & ~4095ull, MIN_BYTES);
@@ -125,36 +149,47 @@ static void parse(struct fp_rounds *rounds, const struct fp_rounds_bench *bench,
 
 const char *fp_rounds_mode(const struct fp_contender *contender)
 {
-	return mode_names[contender->is_inline];
+	return contender->kind == FP_BED_BARE_TCP ? NULL : mode_names[contender->is_inline];
 }
 
 const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
                                            const struct fp_contender *contender)
 {
-	for (unsigned i = 0; rounds->floor && i < rounds->n; i++)
-		if (rounds->contender[i].is_inline == contender->is_inline)
-			return &rounds->contender[i]; /* the first contender of its fault mode */
+	for (unsigned i = 0; i < rounds->n; i++) {
+		const struct fp_contender *c = &rounds->contender[i];
+
+		if (c->kind == FP_BED_FLOOR && c->is_inline == contender->is_inline)
+			return c;
+	}
 	return NULL;
 }
 
-static struct fp_contender *add_contender(struct fp_rounds *rounds, const char *name, bool is_inline)
+const struct fp_contender *fp_rounds_bare_tcp(const struct fp_rounds *rounds)
+{
+	return rounds->bare_tcp ? &rounds->contender[0] : NULL;
+}
+
+static struct fp_contender *add_contender(struct fp_rounds *rounds, enum fp_bed_kind kind, const char *name,
+                                          bool is_inline)
 {
 	struct fp_contender *c = &rounds->contender[rounds->n++];
 
+	c->kind = kind;
 	c->name = name;
 	c->is_inline = is_inline;
 	c->n_pages = rounds->map_bytes / FP_PATTERN_PAGE_BYTES;
+	if (kind != FP_BED_FAR)
+		c->n_pages = FP_MIN(c->n_pages, BARE_PAGES);
 	for (unsigned m = 0; m < FP_ROUNDS_METRICS; m++)
 		for (unsigned round = 0; round < FP_ROUNDS_MAX; round++)
 			c->values[m][round] = NAN;
 	return c;
 }
 
-/* Opens the bed of a contender. If way is NULL, the bed is the floor. */
-static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
-                    const char *way)
+static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c)
 {
 	struct fp_bed_options bed = {
+	    .kind = c->kind,
 	    .is_inline = c->is_inline,
 	    .seed = rounds->seed,
 	    .n_pages = c->n_pages,
@@ -165,7 +200,7 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	char error[768];
 	int r;
 
-	if (way && !(bed.url = fp_benchnode_url(&rounds->nodes, way, &is_own)))
+	if (c->kind == FP_BED_FAR && !(bed.url = fp_benchnode_url(&rounds->nodes, c->name, &is_own)))
 		return -EHOSTUNREACH;
 	bed.secret = is_own ? NULL : rounds->secret;
 	r = fp_bed_open(&bed, error, sizeof(error), &c->bed);
@@ -181,8 +216,8 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                    unsigned round)
 {
-	bool is_floor = c == fp_rounds_floor(rounds, c);
-	int r = is_floor ? open_bed(rounds, bench, c, NULL) : 0;
+	bool is_floor = c->kind == FP_BED_FLOOR;
+	int r = is_floor ? open_bed(rounds, bench, c) : 0;
 
 	if (r == 0)
 		r = bench->measure(rounds, c, round);
@@ -193,7 +228,7 @@ static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench
 
 /*
  * Opens all contenders. In each fault mode the floor comes first, because the others are compared
- * with it.
+ * with it. Before all comes bare tcp, which forks: so no agent has threads yet.
  */
 static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
@@ -203,17 +238,16 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	rounds->order = calloc(rounds->map_bytes / FP_PATTERN_PAGE_BYTES, sizeof(*rounds->order));
 	if (!rounds->order)
 		return -ENOMEM;
+	if (rounds->bare_tcp)
+		r = open_bed(rounds, bench, add_contender(rounds, FP_BED_BARE_TCP, "bare-tcp", false));
 	for (unsigned mode = 0; r == 0 && mode < BOTH; mode++) {
 		if (rounds->modes != mode && rounds->modes != BOTH)
 			continue;
-		if (rounds->floor) {
-			struct fp_contender *floor = add_contender(rounds, "floor", mode == INLINE);
-
-			floor->n_pages = FP_MIN(floor->n_pages, FLOOR_PAGES);
-		}
+		if (rounds->floor)
+			add_contender(rounds, FP_BED_FLOOR, "floor", mode == INLINE);
 		for (unsigned i = 0; r == 0 && i < rounds->n_ways; i++)
-			r = open_bed(rounds, bench, add_contender(rounds, rounds->ways[i], mode == INLINE),
-			             rounds->ways[i]);
+			r = open_bed(rounds, bench,
+			             add_contender(rounds, FP_BED_FAR, rounds->ways[i], mode == INLINE));
 	}
 	return r;
 }
@@ -244,7 +278,7 @@ static json_t *document_of(struct fp_rounds *rounds, const struct fp_rounds_benc
 
 	for (unsigned i = 0; i < rounds->n; i++) {
 		struct fp_contender *c = &rounds->contender[i];
-		json_t *row = json_pack("{s:o, s:s}", "over", fp_tool_json_string(c->name), "fault_mode",
+		json_t *row = json_pack("{s:o, s:s?}", "over", fp_tool_json_string(c->name), "fault_mode",
 		                        fp_rounds_mode(c));
 
 		for (unsigned m = 0; bench->metrics[m]; m++)

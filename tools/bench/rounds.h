@@ -11,11 +11,12 @@
 
 #define FP_ROUNDS_MAX     100
 #define FP_ROUNDS_WAYS    8
-#define FP_ROUNDS_BEDS    (2 * (FP_ROUNDS_WAYS + 1))
+#define FP_ROUNDS_BEDS    (1 + 2 * (FP_ROUNDS_WAYS + 1))
 #define FP_ROUNDS_METRICS 7
 
 struct fp_contender {
-	const char *name; /* "floor", or a way to a node */
+	enum fp_bed_kind kind;
+	const char *name; /* "floor", "bare-tcp", or a way to a node */
 	bool is_inline;
 	struct fp_bed *bed;
 	size_t n_pages;
@@ -24,12 +25,14 @@ struct fp_contender {
 };
 
 struct fp_rounds {
-	bool json, lists, floor; /* lists: --transport was given; floor: a floor takes part */
-	unsigned modes;          /* thread, inline, both */
+	bool json, lists;     /* lists: --transport was given */
+	bool floor, bare_tcp; /* these take part */
+	unsigned modes;       /* thread, inline, both */
 	uint64_t cpu, seed, rounds, map_bytes, local_bytes;
 	FILE *svg;    /* the file for a picture; NULL: none is wanted */
 	char *secret; /* secret of the nodes that the user named; NULL: none */
 	const char *ways[FP_ROUNDS_WAYS];
+	char delayed[FP_ROUNDS_WAYS][FP_BENCHNODE_WAY_LEN]; /* the names of those with a longer wire */
 	unsigned n_ways, n;
 	struct fp_contender contender[FP_ROUNDS_BEDS];
 	uint32_t *order; /* order of the touches; each bench sets it */
@@ -65,6 +68,10 @@ int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv);
 const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
                                            const struct fp_contender *contender);
 
+/* Returns the bare request and answer over tcp, also measured earlier in the round, or NULL. */
+const struct fp_contender *fp_rounds_bare_tcp(const struct fp_rounds *rounds);
+
+/* NULL: bare tcp has no faults. */
 const char *fp_rounds_mode(const struct fp_contender *contender);
 
 #endif
