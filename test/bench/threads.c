@@ -1,12 +1,14 @@
 /*
  * Threads of an unmodified program read random pages of 256 MiB together. For each kind, and for
- * each number of threads, prints one line: the µs a page took, all threads together. threads.py
- * runs it in far memory and compares. Room: test/bench.
+ * each number of threads, prints one line: the µs a page took, all threads together, and the µs of
+ * CPU that all threads of the process spent on it. threads.py runs it in far memory and compares.
+ * Room: test/bench.
  *
  *   threads KIND,... N_THREADS,...
  *
  * A KIND is the µs that a thread computes between two reads, or "rest": it sleeps half of the time.
- * With a "p" at its end, the threads are pinned, by turns to each CPU.
+ * With a "p" at its end, the threads are pinned, by turns to each CPU; with an "s", all to the
+ * same.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -42,7 +45,7 @@ struct reader {
 static const char *memory;
 static uint64_t loops_a_us;
 static uint64_t compute_us;
-static bool rests, pinned;
+static bool rests, pinned, same;
 static atomic_bool stop;
 
 static void die(const char *what)
@@ -78,7 +81,7 @@ static void pin(unsigned index)
 	int cpu = -1;
 
 	sched_getaffinity(0, sizeof(all), &all);
-	nth = index % (unsigned)CPU_COUNT(&all);
+	nth = same ? 0 : index % (unsigned)CPU_COUNT(&all);
 	do {
 		cpu++;
 	} while (!CPU_ISSET(cpu, &all) || nth-- > 0);
@@ -117,10 +120,19 @@ static uint64_t sum(struct reader *readers, unsigned n)
 	return n_read;
 }
 
-static double us_a_page(unsigned n)
+/* The CPU time of all threads of the process, also those of Farpage. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * FP_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+static double us_a_page(unsigned n, double *ret_cpu_us)
 {
 	struct reader readers[THREADS_MAX] = {0};
-	uint64_t began_ns, n_read;
+	uint64_t began_ns, began_cpu_ns, n_read;
 	double us;
 
 	atomic_store(&stop, false);
@@ -131,17 +143,22 @@ static double us_a_page(unsigned n)
 	}
 	usleep(SETTLE_US);
 	began_ns = fp_clock_ns();
+	began_cpu_ns = cpu_ns();
 	n_read = sum(readers, n);
 	usleep(COUNT_US);
-	n_read = sum(readers, n) - n_read;
-	us = (double)(fp_clock_ns() - began_ns) / FP_NSEC_PER_USEC / (double)FP_MAX(n_read, 1u);
+	n_read = FP_MAX(sum(readers, n) - n_read, 1u);
+	us = (double)(fp_clock_ns() - began_ns) / FP_NSEC_PER_USEC / (double)n_read;
+	*ret_cpu_us = (double)(cpu_ns() - began_cpu_ns) / FP_NSEC_PER_USEC / (double)n_read;
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < n; i++)
 		pthread_join(readers[i].thread, NULL);
 	return us;
 }
 
-/* Each page is written, so that a read fetches its bytes. */
+/*
+ * Each page is written, so that a read fetches its bytes. Then each is read once, so that the
+ * written pages have left: otherwise the first measurements would pay for that.
+ */
 static void fill(void)
 {
 	char *mem =
@@ -151,20 +168,25 @@ static void fill(void)
 		die("memory");
 	for (size_t i = 0; i < N_PAGES; i++)
 		memset(mem + i * PAGE, (int)(1 + i % 255), PAGE);
+	for (size_t i = 0; i < N_PAGES; i++)
+		(void)*(volatile const char *)(mem + i * PAGE);
 	memory = mem;
 }
 
 static void measure(const char *kind, const char *numbers)
 {
 	rests = strncmp(kind, "rest", 4) == 0;
-	pinned = strpbrk(kind, "p") != NULL;
+	same = kind[strlen(kind) - 1] == 's';
+	pinned = same || kind[strlen(kind) - 1] == 'p';
 	compute_us = strtoul(kind, NULL, 10);
 	for (const char *at = numbers; at; at = strchr(at, ',')) {
 		unsigned n = (unsigned)strtoul(at += *at == ',', NULL, 10);
+		double us, cpu_us;
 
 		if (n == 0 || n > THREADS_MAX)
 			exit(2);
-		printf("%s %u %.3f\n", kind, n, us_a_page(n));
+		us = us_a_page(n, &cpu_us);
+		printf("%s %u %.3f %.3f\n", kind, n, us, cpu_us);
 	}
 }
 
