@@ -358,6 +358,31 @@ static void filling_beside_a_lock(void **state)
 	munmap(all, 2 * (size_t)CHUNK);
 }
 
+/*
+ * In fault mode inline the kernel fills nothing. There a fresh page brings the pages behind it, in
+ * whatever order the program touches them.
+ */
+static void fresh_together(void **state)
+{
+	enum { N = 2048, STEP = 389 }; /* the step has no divisor in common with the number of pages */
+	char *p = map((size_t)N * PAGE);
+	uint64_t before = n_faults();
+
+	for (size_t i = 0; i < N / 2; i++)
+		p[i * STEP % N * PAGE] = (char)(i % 251 + 1);
+	assert_true(n_faults() - before < N / 4);
+	for (size_t i = 0; i < N; i++)
+		assert_int_equal(p[i * STEP % N * PAGE], i < N / 2 ? (char)(i % 251 + 1) : 0);
+	assert_int_equal(munmap(p, (size_t)N * PAGE), 0);
+}
+
+static int tests_inline(void)
+{
+	const struct CMUnitTest all[] = {cmocka_unit_test(fresh_together)};
+
+	return cmocka_run_group_tests(all, open_stats, NULL);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -379,5 +404,7 @@ static int tests(void)
 
 int main(int argc, char **argv)
 {
-	return test_under_preload(argc, argv, tests);
+	const char *mode = getenv("FARPAGE_FAULT_MODE");
+
+	return test_under_preload(argc, argv, mode && strcmp(mode, "inline") == 0 ? tests_inline : tests);
 }

@@ -27,6 +27,7 @@
 #define ALONG_MAX     7u    /* at most so many pages are read ahead in the request of a fault */
 #define AHEAD_BATCH   8u    /* read-ahead pages that are installed between two looks for faults */
 #define PASSED_MAX    64u   /* read-ahead passes over so many local pages at most */
+#define FRESH_AHEAD   15u   /* so many fresh pages come with one that continues no stream */
 #define WAITS         1
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
@@ -291,14 +292,22 @@ void fp_serve_starved(struct fp_server *sv)
 
 /* ---- read-ahead ---- */
 
-/* How many pages to read ahead of a fault: as many as its stream suggests, within its mapping. */
-static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
+/*
+ * How many pages to read ahead of a fault: as many as its stream suggests, within its mapping.
+ * While half of the budget is free, a fresh page begins a stream: zeros cost less than a fault.
+ */
+static unsigned may_read_ahead(struct fp_server *sv, const struct fp_arrival *a,
+                               struct fp_stream **ret_stream)
 {
-	unsigned want = fp_readahead_fault(&sv->readahead, page, ret_stream);
+	unsigned want = fp_readahead_fault(&sv->readahead, a->page, ret_stream);
 
+	if (want == 0 && a->zero && fp_budget_is_half_free(&sv->far->budget)) {
+		(*ret_stream)->step = 1;
+		want = (*ret_stream)->window = FP_MIN(FRESH_AHEAD, sv->readahead.max_pages);
+	}
 	if (want == 0 || fp_budget_is_scarce(&sv->far->budget))
 		return 0;
-	return fp_layout_mapped_ahead(sv->layout, page, (*ret_stream)->step, want);
+	return fp_layout_mapped_ahead(sv->layout, a->page, (*ret_stream)->step, want);
 }
 
 static bool is_local(const struct fp_far *far, uint32_t page)
@@ -415,7 +424,7 @@ static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 	struct run run = {.zero = a->zero};
 	struct ahead ahead[FP_READAHEAD_MAX];
 	struct fp_stream *stream;
-	unsigned want = may_read_ahead(sv, a->page, &stream);
+	unsigned want = may_read_ahead(sv, a, &stream);
 	unsigned n = want ? take_ahead(sv, a, stream, take_room(sv, want), ahead) : 0;
 	unsigned below = stream->step == -1 ? n : 0;
 
@@ -485,7 +494,7 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct fp_arrival *arrivals[FP_BATCH_MAX];
 	struct fp_stream *stream;
-	unsigned ahead = may_read_ahead(sv, a->page, &stream), n = 0, along;
+	unsigned ahead = may_read_ahead(sv, a, &stream), n = 0, along;
 
 	arrivals[0] = a;
 	if (ahead &&

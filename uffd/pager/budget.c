@@ -169,6 +169,11 @@ uint64_t fp_budget_free(const struct fp_budget *budget)
 	return resident < max ? max - resident : 0;
 }
 
+bool fp_budget_is_half_free(const struct fp_budget *budget)
+{
+	return 2 * fp_budget_free(budget) > atomic_load_explicit(&budget->pages, memory_order_relaxed);
+}
+
 uint64_t fp_budget_overdrawn(const struct fp_budget *budget)
 {
 	uint64_t max = limit(budget);
