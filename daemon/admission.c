@@ -193,7 +193,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	if (is_operator(conn))
 		fp_node_session_set_operator(&server->sessions, session);
 	else
-		server->counters.sessions++;
+		server->own.counters.sessions++;
 	fp_log(session->is_operator ? FP_LOG_DEBUG : FP_LOG_INFO, "session",
 	       "%llu: %s at %s begins, of client %s", (unsigned long long)session->id, session->name,
 	       conn->peer, session->client->name);
@@ -254,7 +254,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
 	fp_conn_enter(conn, session);
-	server->counters.resumed++;
+	server->own.counters.resumed++;
 	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
 	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
 	return 0;

@@ -14,6 +14,7 @@
 #include "turns.h"
 
 #define FP_CLIENT_NAME_LEN 64
+#define FP_MAX_SHARDS      16 /* the configuration allows no more */
 
 struct fp_clients;
 
@@ -40,7 +41,8 @@ struct fp_client {
 	 * it back.
 	 */
 	unsigned n_shared;
-	struct fp_turn_client turns; /* turns of its connections */
+	/* Turns of its connections in each loop. The index is that of the shard. */
+	struct fp_turn_client turns[1 + FP_MAX_SHARDS];
 	/*
 	 * Bytes of the client's leases. They count until the pool has the memory back. That is when
 	 * no lease, no request and no client's descriptor uses it any more.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "client.h"
 #include "clock.h"
 #include "listen.h"
 #include "wire.h"
@@ -90,6 +91,7 @@ static const struct fp_conf_field config_fields[] = {
     FP_CONF_KEY("limits", MAP, fp_config, limits, .fields = limit_fields),
     FP_CONF_KEY("auth", MAP, fp_config, auth, .fields = auth_fields, .item = begin_auth),
     FP_CONF_KEY("rdma", MAP, fp_config, rdma, .fields = fp_rdma_node_fields, .item = begin_rdma),
+    FP_CONF_KEY("shards", U64, fp_config, shards, .min = 1, .max = FP_MAX_SHARDS),
     FP_CONF_KEY("log_level", ENUM, fp_config, log_level, .choices = level_names),
     {0},
 };
@@ -110,6 +112,7 @@ struct fp_config *fp_config_new(void)
 	    .grace_ns = 30 * FP_NSEC_PER_SEC,
 	    .idle_timeout_ns = 30 * FP_NSEC_PER_SEC,
 	};
+	config->shards = 1;
 	config->rdma = fp_rdma_defaults;
 	config->log_level = FP_LOG_INFO - FP_LOG_ERROR;
 	fp_secrets_init(&config->auth.secrets);

@@ -65,7 +65,9 @@ static bool is_paused(const struct fp_conn *conn)
  */
 static struct fp_turn_client *client_of(const struct fp_conn *conn)
 {
-	return conn->session ? &conn->session->client->turns : &conn->server->strangers.turns;
+	struct fp_shard *shard = conn->shard;
+
+	return conn->session ? &conn->session->client->turns[shard->idx] : &shard->nobody;
 }
 
 /*
@@ -74,12 +76,12 @@ static struct fp_turn_client *client_of(const struct fp_conn *conn)
  */
 static bool take_turn(struct fp_conn *conn)
 {
-	return fp_turn_take(&conn->server->turns, &conn->turn, client_of(conn));
+	return fp_turn_take(&conn->shard->turns, &conn->turn, client_of(conn));
 }
 
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes)
 {
-	fp_turn_charge(&conn->server->turns, client_of(conn), bytes);
+	fp_turn_charge(&conn->shard->turns, client_of(conn), bytes);
 }
 
 static void refuse_frame(struct fp_conn *conn, int r)
@@ -175,7 +177,7 @@ void fp_conn_cut(struct fp_conn *conn)
 static void on_recv(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_conn *conn = fp_container_of(op, struct fp_conn, recv_op);
-	struct fp_loop *loop = &conn->server->loop;
+	struct fp_loop *loop = &conn->shard->loop;
 
 	conn->receiving = false;
 	conn->recv_bytes = res == (int)conn->recv_bytes ? FP_LOOP_BUF_BYTES : IDLE_BYTES;
@@ -199,7 +201,7 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
  */
 static void start_recv(struct fp_conn *conn)
 {
-	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->server->loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->shard->loop);
 
 	io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
 	sqe->flags |= IOSQE_BUFFER_SELECT;
@@ -264,7 +266,7 @@ static void pass_fd(struct fp_conn *conn, int fd)
 
 static void start_send(struct fp_conn *conn)
 {
-	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->server->loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->shard->loop);
 	int fd;
 
 	conn->msg = (struct msghdr){.msg_iov = conn->iov};
@@ -303,6 +305,7 @@ static struct fp_conn *conn_new(struct fp_node_server *server, int fd)
 	if (!conn)
 		return NULL;
 	conn->server = server;
+	conn->shard = &server->own;
 	conn->fd = fd;
 	conn->recv_bytes = IDLE_BYTES;
 	conn->recv_op.done = on_recv;
@@ -370,7 +373,7 @@ static const char *name_wish(const struct fp_conn *conn)
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const struct fp_refusal *refusal,
                     const char *reason)
 {
-	conn->server->counters.refused++;
+	conn->shard->counters.refused++;
 	fp_node_server_refused(conn->server, conn, refusal, reason ? NULL : name_wish(conn));
 	if (reason)
 		fp_node_server_log_peer(conn->server, conn, reason);
@@ -388,7 +391,7 @@ void fp_conn_close(struct fp_conn *conn)
 
 void fp_conn_kill(struct fp_conn *conn)
 {
-	struct fp_node_server *server = conn->server;
+	struct fp_shard *shard = conn->shard;
 
 	if (conn->state == FP_CONN_KILLED)
 		return;
@@ -398,13 +401,13 @@ void fp_conn_kill(struct fp_conn *conn)
 	 * A killed connection waits for its turn among the strangers, because its session may end
 	 * before that turn.
 	 */
-	fp_turn_leave(&server->turns, &conn->turn);
-	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);
+	fp_turn_leave(&shard->turns, &conn->turn);
+	fp_turn_wait(&shard->turns, &conn->turn, &shard->nobody);
 }
 
-static void free_conn(struct fp_conn *conn)
+void fp_conn_free(struct fp_conn *conn)
 {
-	fp_turn_leave(&conn->server->turns, &conn->turn);
+	fp_turn_leave(&conn->shard->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
 	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
@@ -489,13 +492,47 @@ static bool may_end(struct fp_conn *conn)
 	return true;
 }
 
+/*
+ * Frees a connection that has ended. A shard may not do that itself, because the lists and counts
+ * of connections belong to the main loop.
+ */
+static void end(struct fp_conn *conn)
+{
+	if (conn->shard == &conn->server->own) {
+		fp_conn_free(conn);
+		return;
+	}
+	fp_turn_leave(&conn->shard->turns, &conn->turn);
+	fp_shard_give_back(conn);
+}
+
+/* True if the connection has become a link that a shard's thread will serve. */
+static bool moves(const struct fp_conn *conn)
+{
+	return conn->shard == &conn->server->own && conn->server->shards.n && conn->state == FP_CONN_OPEN &&
+	       conn->hello.purpose == FP_WIRE_LINK && conn->session && !conn->session->cm_peer;
+}
+
+/* Moves once no operation of the main loop is under way. Until then nothing new begins. */
+static void move(struct fp_conn *conn)
+{
+	if (conn->receiving || conn->sending)
+		return;
+	fp_turn_leave(&conn->shard->turns, &conn->turn);
+	fp_shards_move(&conn->server->shards, conn);
+}
+
 void fp_conn_settle(struct fp_conn *conn)
 {
+	if (moves(conn)) {
+		move(conn);
+		return;
+	}
 	settle_input(conn);
 	settle_recv(conn);
 	settle_send(conn);
 	if (is_finished(conn) && may_end(conn) && !lingers(conn))
-		free_conn(conn);
+		end(conn);
 }
 
 void fp_conn_go_on(struct fp_turn *turn)
@@ -522,7 +559,7 @@ void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 
 	if (conn->state == FP_CONN_KILLED) {
 		if (!conn->turn.client) /* it lingers */
-			fp_turn_wait(&conn->server->turns, &conn->turn, &conn->server->strangers.turns);
+			fp_turn_wait(&conn->shard->turns, &conn->turn, &conn->shard->nobody);
 	} else if (conn->state == FP_CONN_OPEN) {
 		if (!is_silent(conn, now_ns))
 			return;

@@ -24,6 +24,7 @@
 #include "loop.h"
 #include "outbox.h"
 #include "session.h"
+#include "shard.h"
 #include "turns.h"
 
 #define FP_CONN_IOVS 256
@@ -58,6 +59,8 @@ struct fp_conn {
 	struct fp_client *client;
 	enum fp_conn_place place; /* what it counts as, of its client */
 	struct fp_node_server *server;
+	struct fp_shard *shard; /* whose loop serves it: see shard.h */
+	STAILQ_ENTRY(fp_conn) moving;
 	int fd;
 	/*
 	 * A connection over a UNIX socket breaks only when its client ends, so its session ends
@@ -166,6 +169,8 @@ void fp_conn_settle(struct fp_conn *conn);
  * it.
  */
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns);
+/* Frees a connection that has ended. For the main loop, which takes it back from its shard. */
+void fp_conn_free(struct fp_conn *conn);
 /* Settles the connection to which this turn belongs. */
 void fp_conn_go_on(struct fp_turn *turn);
 

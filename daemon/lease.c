@@ -200,6 +200,7 @@ static void unkeep(struct fp_node_memory *memory)
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared)
 {
 	*pools = (struct fp_pools){.max_shared = max_shared};
+	pthread_mutex_init(&pools->leaving, NULL);
 	TAILQ_INIT(&pools->kept);
 }
 
@@ -530,13 +531,23 @@ struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, ui
 
 void fp_node_lease_get(struct fp_node_lease *lease)
 {
-	lease->uses++;
+	atomic_fetch_add_explicit(&lease->uses, 1, memory_order_relaxed); /* it is in the table */
 }
 
+/*
+ * Several shards may end uses of the same lease at once. Only one of them ends the last. The main
+ * loop, to which the counts of leases belong, stands outside meanwhile, so a mutex among the shards
+ * is enough.
+ */
 void fp_node_lease_put(struct fp_node_lease *lease)
 {
-	if (--lease->uses == 0 && !lease->leases)
-		leave(lease);
+	pthread_mutex_t *leaving = &lease->memory->pools->leaving;
+
+	if (atomic_fetch_sub(&lease->uses, 1) > 1 || lease->leases)
+		return;
+	pthread_mutex_lock(leaving);
+	leave(lease);
+	pthread_mutex_unlock(leaving);
 }
 
 void fp_node_lease_release(struct fp_node_lease *lease)

@@ -16,6 +16,8 @@
 #ifndef FP_NODE_LEASE_H
 #define FP_NODE_LEASE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -85,7 +87,7 @@ struct fp_node_lease {
 	uint32_t id; /* 1.. */
 	bool granted;
 	bool read_only;                /* adopted */
-	unsigned uses;                 /* requests that read or write the memory at present */
+	atomic_uint uses;              /* requests that read or write the memory at present */
 	struct fp_node_leases *leases; /* NULL: released */
 	struct fp_node_memory *memory; /* holds a reference */
 	struct fp_lease_key *key;      /* NULL: no link of the rdma_cm server reaches the memory */
@@ -113,6 +115,7 @@ struct fp_lease_request {
 
 /* The pools of a node. */
 struct fp_pools {
+	pthread_mutex_t leaving; /* held by a shard while it returns a lease: see fp_node_lease_put */
 	struct fp_pool **items;
 	unsigned n;
 	struct fp_worker *worker;

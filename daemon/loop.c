@@ -116,6 +116,8 @@ int fp_loop_run(struct fp_loop *loop)
 
 		if (r < 0 && r != -EINTR && r != -EAGAIN && r != -EBUSY)
 			return r;
+		if (loop->begin_round)
+			loop->begin_round(loop);
 		io_uring_for_each_cqe(&loop->ring, head, cqe)
 		{
 			dispatch(cqe);

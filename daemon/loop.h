@@ -28,6 +28,8 @@ struct fp_loop {
 	struct io_uring_buf_ring *bufs; /* receive buffers that all connections share */
 	uint8_t *buf_memory;
 	bool stopped;
+	/* Called before the completions of each round are looked at, unless NULL. */
+	void (*begin_round)(struct fp_loop *loop);
 	/* Called after each round of completions, unless NULL. True: the next round must not wait
 	 * for a completion. */
 	bool (*between_rounds)(struct fp_loop *loop);

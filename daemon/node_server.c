@@ -68,14 +68,14 @@ static void watch(struct fp_node_server *server)
 	static struct __kernel_timespec interval = {.tv_nsec = TICK_NS};
 
 	if (!server->ticking)
-		fp_loop_timeout(&server->loop, &server->tick_op, &interval);
+		fp_loop_timeout(&server->own.loop, &server->tick_op, &interval);
 	server->ticking = true;
 }
 
 /* Accepts one connection in each round, so that a flood of them does not keep others waiting. */
 static void start_accept(struct fp_listener *listener)
 {
-	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->own.loop);
 
 	io_uring_prep_accept(sqe, listener->fd, NULL, NULL, SOCK_CLOEXEC);
 	fp_loop_sqe_set(sqe, &listener->accept_op);
@@ -95,7 +95,7 @@ static void welcome(struct fp_node_server *server, int fd)
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
 
-	server->counters.connections++;
+	server->own.counters.connections++;
 	if (server->stopping)
 		why = "the node is stopping";
 	else if (server->options.private_node && !is_own_user(fd))
@@ -197,7 +197,7 @@ static void end_expired(struct fp_node_server *server, uint64_t now_ns)
 			continue;
 		fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s did not come back",
 		       (unsigned long long)s->id, s->name, s->peer);
-		server->counters.expired++;
+		server->own.counters.expired++;
 		end_session(server, s);
 	}
 }
@@ -217,7 +217,7 @@ static void cut_off_session(struct fp_node_server *server, struct fp_node_sessio
 	fp_node_session_disarm(session);
 	session->cut_off = true;
 	session->expires_ns = fp_clock_ns() + grace_ns;
-	server->counters.cut_off++;
+	server->own.counters.cut_off++;
 }
 
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn)
@@ -250,7 +250,7 @@ void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *co
 	trim_soon(server);
 	fp_node_server_session_left(server, conn);
 	if (server->stopping && !server->n_conns)
-		fp_loop_stop(&server->loop);
+		fp_loop_stop(&server->own.loop);
 }
 
 /* Ends what is overdue, and looks for changes that no event reports. */
@@ -299,7 +299,7 @@ static void stop(struct fp_node_server *server)
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_kill(conn);
 	if (!server->n_conns)
-		fp_loop_stop(&server->loop);
+		fp_loop_stop(&server->own.loop);
 }
 
 static void reload(struct fp_node_server *server)
@@ -330,7 +330,7 @@ static void reload(struct fp_node_server *server)
 
 static void read_signal(struct fp_node_server *server)
 {
-	fp_loop_read(&server->loop, &server->signal_op, server->signal_fd, &server->signal,
+	fp_loop_read(&server->own.loop, &server->signal_op, server->signal_fd, &server->signal,
 	             sizeof(server->signal));
 }
 
@@ -349,7 +349,7 @@ static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 static void wait_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	struct io_uring_sqe *sqe = fp_loop_sqe(&server->loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&server->own.loop);
 
 	server->waiting = true;
 	if (null_fd >= 0)
@@ -376,8 +376,8 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 
 static void read_worker(struct fp_node_server *server)
 {
-	fp_loop_read(&server->loop, &server->worker_op, fp_worker_fd(server->worker), &server->worker_events,
-	             sizeof(server->worker_events));
+	fp_loop_read(&server->own.loop, &server->worker_op, fp_worker_fd(server->worker),
+	             &server->worker_events, sizeof(server->worker_events));
 }
 
 static void on_worker(struct fp_op *op, int res, unsigned flags)
@@ -534,11 +534,35 @@ static void announce(struct fp_node_server *server)
 	fp_notify(server->notify_fd, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
-static bool take_turns(struct fp_loop *loop)
+static void begin_round(struct fp_loop *loop)
 {
-	struct fp_node_server *server = fp_container_of(loop, struct fp_node_server, loop);
+	fp_shards_hold(&fp_container_of(loop, struct fp_node_server, own.loop)->shards);
+}
 
-	return fp_turns_round(&server->turns, fp_conn_go_on);
+static bool end_round(struct fp_loop *loop)
+{
+	struct fp_node_server *server = fp_container_of(loop, struct fp_node_server, own.loop);
+	bool busy = fp_turns_round(&server->own.turns, fp_conn_go_on);
+
+	fp_shards_release(&server->shards);
+	return busy;
+}
+
+static void read_shards(struct fp_node_server *server)
+{
+	fp_loop_read(&server->own.loop, &server->shards_op, fp_shards_fd(&server->shards),
+	             &server->shards_events, sizeof(server->shards_events));
+}
+
+/* The round itself has freed what the shards gave back. */
+static void on_shards(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, shards_op);
+
+	if (fp_shards_status(&server->shards) < 0)
+		fp_loop_stop(&server->own.loop);
+	else
+		read_shards(server);
 }
 
 static int run_loop(struct fp_node_server *server)
@@ -548,15 +572,30 @@ static int run_loop(struct fp_node_server *server)
 
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		start_accept(&server->listeners[i]);
-	server->loop.between_rounds = take_turns;
+	server->own.loop.begin_round = begin_round;
+	server->own.loop.between_rounds = end_round;
 	read_signal(server);
 	read_worker(server);
 	if (server->cm_server)
 		fp_node_server_rdma_start(server);
+	if (server->shards.n)
+		read_shards(server);
 	announce(server);
-	r = fp_loop_run(&server->loop);
+	r = fp_loop_run(&server->own.loop);
+	if (r == 0)
+		r = fp_shards_status(&server->shards);
 	if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "io_uring failed: %s", fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+static int start_shards(struct fp_node_server *server)
+{
+	struct fp_conf_error error;
+	int r = fp_shards_start(&server->shards, (unsigned)server->config->shards, &error);
+
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 	return r;
 }
 
@@ -565,16 +604,19 @@ static int serve(struct fp_node_server *server)
 	struct fp_conf_error error;
 	int r;
 
-	r = fp_loop_init(&server->loop, &error);
+	r = fp_loop_init(&server->own.loop, &error);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 		return r;
 	}
 	r = explain_start("the thread that keeps leases", fp_worker_start(&server->worker));
 	server->pools.worker = server->worker;
+	if (r == 0 && server->config->shards > 1)
+		r = start_shards(server);
 	if (r == 0)
 		r = run_loop(server);
-	fp_loop_done(&server->loop);
+	fp_shards_stop(&server->shards);
+	fp_loop_done(&server->own.loop);
 	fp_worker_stop(server->worker);
 	return r;
 }
@@ -604,12 +646,13 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	    .signal_op.done = on_signal,
 	    .worker_op.done = on_worker,
 	    .tick_op.done = on_tick,
+	    .shards_op.done = on_shards,
 	    .users_op.done = on_users_gone,
 	};
 	char line[128];
 	int r;
 
-	fp_turns_init(&server.turns);
+	fp_turns_init(&server.own.turns);
 	TAILQ_INIT(&server.strangers.list);
 	server.clients.alone = options->private_node;
 	raise_descriptor_limit(&server);

@@ -31,19 +31,6 @@ struct fp_listener {
 	struct fp_op accept_op;
 };
 
-/* Counts over all connections since the start. */
-struct fp_counters {
-	uint64_t connections;
-	uint64_t sessions;
-	uint64_t cut_off, resumed, expired; /* sessions; an expired one counts as cut off too */
-	uint64_t refused;                   /* connections that fp_conn_refuse ended */
-	uint64_t leases_refused;            /* LEASEs */
-	uint64_t evicted;                   /* strangers */
-	uint64_t reads, writes;
-	uint64_t read_bytes, written_bytes;
-	uint64_t denied; /* READs and WRITEs that the leases of their session do not allow */
-};
-
 struct fp_node_server_options {
 	struct fp_config *config; /* owned by the caller; reloads change it */
 	const char *config_path;  /* the file that SIGHUP reads; NULL: none */
@@ -53,7 +40,8 @@ struct fp_node_server_options {
 };
 
 struct fp_node_server {
-	struct fp_loop loop;
+	struct fp_shard own; /* the main loop */
+	struct fp_shards shards;
 	struct fp_worker *worker;
 	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
 	struct fp_node_server_options options;
@@ -64,11 +52,9 @@ struct fp_node_server {
 	LIST_HEAD(, fp_conn) conns;
 	unsigned n_conns;
 	struct fp_strangers strangers;
-	struct fp_turns turns;
 	unsigned max_fds; /* limit of connections: a quarter of RLIMIT_NOFILE */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
-	struct fp_counters counters;
 	struct fp_refusal_counts refusals;
 	uint64_t start_ns;
 	bool draining;   /* no new leases: DRAIN */
@@ -79,7 +65,8 @@ struct fp_node_server {
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
-	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op;
+	uint64_t shards_events;
+	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op, shards_op;
 	bool ticking; /* a tick is set, because something may become overdue: see on_tick */
 	/* When to give freed memory back to the system. 0: none was freed since the last time. */
 	uint64_t trim_ns;

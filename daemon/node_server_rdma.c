@@ -131,7 +131,7 @@ static void on_readable(struct fp_op *op, int res, unsigned flags)
 
 void fp_node_server_rdma_start(struct fp_node_server *server)
 {
-	struct io_uring_sqe *sqe = fp_loop_sqe(&server->loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&server->own.loop);
 
 	server->cm_op.done = on_readable;
 	io_uring_prep_poll_add(sqe, fp_cm_server_fd(server->cm_server), POLLIN);

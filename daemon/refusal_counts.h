@@ -1,6 +1,7 @@
 /*
  * Counts what the node refuses, by cause, and logs it: one line for each cause in ten seconds.
- * Room: daemon. Only the loop's thread uses it.
+ * Room: daemon. The main loop uses it, and so do shards. It reads the counts while these stand
+ * still.
  */
 #ifndef FP_REFUSAL_COUNTS_H
 #define FP_REFUSAL_COUNTS_H

@@ -41,7 +41,7 @@ static void answer_refusal(struct fp_conn *conn, const struct fp_wire_header *re
 {
 	bool is_io = request->type == FP_WIRE_READ || request->type == FP_WIRE_WRITE;
 
-	conn->server->counters.leases_refused += request->type == FP_WIRE_LEASE;
+	conn->shard->counters.leases_refused += request->type == FP_WIRE_LEASE;
 	if (conn->refusal.cause == FP_REFUSAL_NONE && r != -ENOMEM)
 		what = NULL;
 	if (!is_io)
@@ -416,7 +416,7 @@ static int handle_read(struct fp_conn *conn)
 	struct fp_reply *reply;
 
 	if (!table_allowed(conn, leases)) {
-		conn->server->counters.denied++;
+		conn->shard->counters.denied++;
 		return -EACCES;
 	}
 	if (conn->server->config->link_delay_ns)
@@ -426,9 +426,9 @@ static int handle_read(struct fp_conn *conn)
 		fp_reply_add(reply, seg_address(leases[i], &table->segs[i]), table->segs[i].len_bytes,
 		             leases[i]);
 	fp_conn_answer(conn, reply);
-	conn->session->read_bytes += table->data_bytes;
-	conn->server->counters.reads++;
-	conn->server->counters.read_bytes += table->data_bytes;
+	atomic_fetch_add_explicit(&conn->session->read_bytes, table->data_bytes, memory_order_relaxed);
+	conn->shard->counters.reads++;
+	conn->shard->counters.read_bytes += table->data_bytes;
 	return 0;
 }
 
@@ -459,14 +459,15 @@ static void write_complete(struct fp_conn *conn)
 
 	fp_request_write_abandon(conn);
 	if (denied) {
-		conn->server->counters.denied++;
+		conn->shard->counters.denied++;
 		answer_status(conn, FP_WIRE_DENIED);
 		return;
 	}
 	fp_request_answer(conn, FP_WIRE_WRITTEN, NULL, 0);
-	conn->server->counters.writes++;
-	conn->server->counters.written_bytes += conn->inbox.table.data_bytes;
-	conn->session->written_bytes += conn->inbox.table.data_bytes;
+	conn->shard->counters.writes++;
+	conn->shard->counters.written_bytes += conn->inbox.table.data_bytes;
+	atomic_fetch_add_explicit(&conn->session->written_bytes, conn->inbox.table.data_bytes,
+	                          memory_order_relaxed);
 }
 
 size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t len)
@@ -584,7 +585,7 @@ void fp_request_handle(struct fp_conn *conn)
 	char text[48];
 	int r;
 
-	if (conn->session)
+	if (conn->session && fp_conn_is_control(conn)) /* a link confirmed it when it was attached */
 		conn->session->unconfirmed = false;
 	if (type >= FP_ARRAY_LEN(handlers) || !handlers[type].handle || handlers[type].state != conn->state ||
 	    !(handlers[type].purposes & 1u << conn->hello.purpose)) {

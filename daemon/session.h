@@ -14,6 +14,7 @@
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
 
+#include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "client.h"
@@ -60,7 +61,7 @@ struct fp_node_session {
 	unsigned n_links;
 	LIST_HEAD(, fp_conn) conns; /* its control connection and links; the server keeps the list */
 	uint64_t opened_ns;
-	uint64_t read_bytes, written_bytes;
+	_Atomic uint64_t read_bytes, written_bytes; /* every shard counts here */
 	struct fp_node_leases leases;
 };
 

@@ -143,19 +143,33 @@ static void print_rdma(const struct fp_node_server *server, FILE *out)
 }
 
 /* Counts the requests that we denied, and the one-sided requests that the device denied. */
-static uint64_t denied(const struct fp_node_server *server)
+static uint64_t denied(const struct fp_node_server *server, const struct fp_counters *counters)
 {
 	struct fp_cm_server_counts c = {0};
 
 	if (server->cm_server)
 		fp_cm_server_counts(server->cm_server, &c);
-	return server->counters.denied + c.denied;
+	return counters->denied + c.denied;
+}
+
+/* Of the threads that serve links. */
+static void print_shards(const struct fp_node_server *server, FILE *out)
+{
+	fprintf(out, "\"shards\":[");
+	for (unsigned i = 0; i < server->shards.n; i++) {
+		const struct fp_shard *shard = &server->shards.items[i];
+
+		fprintf(out, "%s{\"links\":%u,\"reads\":%llu,\"writes\":%llu}", i ? "," : "", shard->n_links,
+		        (ull)shard->counters.reads, (ull)shard->counters.writes);
+	}
+	fprintf(out, "],");
 }
 
 static void print_counters(const struct fp_node_server *server, FILE *out)
 {
-	const struct fp_counters *c = &server->counters;
+	struct fp_counters sum = server->own.counters, *c = &sum;
 
+	fp_shards_add_counters(&server->shards, c);
 	fprintf(out,
 	        "\"counters\":{\"connections\":%llu,\"sessions\":%llu,\"sessions_cut_off\":%llu,"
 	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,"
@@ -163,8 +177,8 @@ static void print_counters(const struct fp_node_server *server, FILE *out)
 	        "\"denied\":%llu,\"reads\":%llu,"
 	        "\"writes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu},",
 	        (ull)c->connections, (ull)c->sessions, (ull)c->cut_off, (ull)c->resumed, (ull)c->expired,
-	        (ull)c->refused, (ull)c->leases_refused, (ull)c->evicted, (ull)denied(server), (ull)c->reads,
-	        (ull)c->writes, (ull)c->read_bytes, (ull)c->written_bytes);
+	        (ull)c->refused, (ull)c->leases_refused, (ull)c->evicted, (ull)denied(server, c),
+	        (ull)c->reads, (ull)c->writes, (ull)c->read_bytes, (ull)c->written_bytes);
 }
 
 /* The causes that have occurred. */
@@ -205,6 +219,7 @@ int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_l
 	        server->n_conns, server->strangers.origins.n_conns, server->sessions.n_operators);
 	print_pools(server, out);
 	print_counters(server, out);
+	print_shards(server, out);
 	print_refusals(server, out);
 	print_rdma(server, out);
 	print_clients(server, out);

@@ -48,7 +48,7 @@ static void evict(struct fp_conn *conn)
 		    "%s: evicted with its handshake unfinished: there are %u, as many as there may be, and "
 		    "%u came from there",
 		    conn->peer, conn->server->strangers.origins.n_conns, conn->client->n_conns);
-	conn->server->counters.evicted++;
+	conn->server->own.counters.evicted++;
 	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	fp_conn_kill(conn);
 	/* Settle it now: with so many strangers its turn may be far away. */

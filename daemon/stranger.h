@@ -25,9 +25,8 @@ struct fp_node_server;
 
 /* Zero-initialised, except list, which needs TAILQ_INIT. */
 struct fp_strangers {
-	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
-	struct fp_clients origins;   /* the clients of strangers, one for each origin */
-	struct fp_turn_client turns; /* all strangers share the loop's time as one client */
+	TAILQ_HEAD(, fp_conn) list; /* the oldest first */
+	struct fp_clients origins;  /* the clients of strangers, one for each origin */
 	struct fp_log_limit evictions;
 };
 

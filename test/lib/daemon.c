@@ -136,7 +136,7 @@ static int start(const struct command *command, const char *scheme, struct test_
 
 /*
  * Over rdma this starts a configured node, and not a private one (--private). A private node has no
- * secret, but a node needs a secret to guard an rdma device.
+ * secret, but a node needs a secret to guard an rdma device. Nor does it have shards.
  */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon)
@@ -147,7 +147,7 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
 	int r;
 
 	snprintf(pool, sizeof(pool), "%" PRIu64, pool_bytes);
-	if (strncmp(scheme, "rdma", 4) == 0) {
+	if (strncmp(scheme, "rdma", 4) == 0 || getenv("FARPAGE_TEST_SHARDS")) {
 		snprintf(config, sizeof(config), "pools: [ { name: main, size: %s } ]\nlog_level: warning\n",
 		         pool);
 		return test_daemon_start_config(path, scheme, config, ret_daemon);
@@ -181,10 +181,11 @@ static int write_file(const char *path, const char *first, const char *second, c
 static int write_config(const struct test_daemon *daemon, const char *scheme, const char *path,
                         const char *listen, const char *config)
 {
-	char first[160], secret[96], more[160] = "";
+	char first[192], secret[96], more[160] = "";
+	const char *shards = getenv("FARPAGE_TEST_SHARDS");
 	int r;
 
-	snprintf(first, sizeof(first), "listen: [ \"%s\" ]\n", listen);
+	snprintf(first, sizeof(first), "listen: [ \"%s\" ]\nshards: %s\n", listen, shards ? shards : "1");
 	snprintf(secret, sizeof(secret), "%s/secret", daemon->dir);
 	if (daemon->secret || strstr(config, TEST_DAEMON_AUTH)) {
 		snprintf(more, sizeof(more), "auth: { secret_file: %s }\n", secret);

@@ -38,7 +38,9 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
 
 /*
  * Does the same with a configuration: YAML that ends with a newline. This function adds a listener
- * for the scheme, so the YAML must name none. The daemon has the test's rights and environment.
+ * for the scheme, so the YAML must name none. The node has as many shards as the environment
+ * variable FARPAGE_TEST_SHARDS says; the default is 1. The daemon has the test's rights and
+ * environment.
  */
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
                              struct test_daemon *ret_daemon);

@@ -1,8 +1,8 @@
 """A farpaged of the test's own and a client that speaks the wire by hand, so that it can also speak
 it wrongly.
 
-Environment: FARPAGED is the daemon to test. Nothing here sleeps: it waits for what it expects, with
-a deadline.
+Environment: FARPAGED is the daemon to test, FARPAGE_TEST_SHARDS how many shards it has. Nothing
+here sleeps: it waits for what it expects, with a deadline.
 """
 import array
 import hashlib
@@ -86,6 +86,8 @@ class Farpaged:
     def write_config(self, config):
         with open(self.config_path, "w", encoding="utf-8") as f:
             f.write(config.replace("SOCKET", self.socket_path))
+            if "FARPAGE_TEST_SHARDS" in os.environ and "shards:" not in config:
+                f.write(f"\nshards: {os.environ['FARPAGE_TEST_SHARDS']}\n")
 
     def log(self):
         with open(self.log_path, encoding="utf-8") as f:

@@ -54,7 +54,7 @@ bool rig_failed(void)
 
 static void read_worker(void)
 {
-	fp_loop_read(&rig.server.loop, &rig.server.worker_op, fp_worker_fd(rig.server.worker),
+	fp_loop_read(&rig.server.own.loop, &rig.server.worker_op, fp_worker_fd(rig.server.worker),
 	             &rig.server.worker_events, sizeof(rig.server.worker_events));
 }
 
@@ -81,7 +81,7 @@ void rig_use_up(const struct peer *peer)
 int64_t rig_credit(const struct peer *peer)
 {
 	fp_conn_charge(peer->conn, 0); /* brings the credit up to this round */
-	return peer->conn->session->client->turns.credit_bytes;
+	return peer->conn->session->client->turns[0].credit_bytes;
 }
 
 static void on_tick(struct fp_op *op, int res, unsigned flags)
@@ -94,10 +94,16 @@ static void on_wake(struct fp_op *op, int res, unsigned flags)
 	rig.waker_armed = false;
 }
 
+static void begin_round(struct fp_loop *loop)
+{
+	fp_shards_hold(&rig.server.shards);
+}
+
 static bool end_round(struct fp_loop *loop)
 {
 	if (!rig.hold_turns)
-		fp_turns_round(&rig.server.turns, fp_conn_go_on);
+		fp_turns_round(&rig.server.own.turns, fp_conn_go_on);
+	fp_shards_release(&rig.server.shards);
 	fp_loop_stop(loop);
 	return false;
 }
@@ -107,10 +113,10 @@ void rig_round(void)
 	static struct __kernel_timespec moment = {.tv_nsec = 200 * FP_NSEC_PER_USEC};
 
 	if (!rig.waker_armed)
-		fp_loop_timeout(&rig.server.loop, &rig.waker, &moment);
+		fp_loop_timeout(&rig.server.own.loop, &rig.waker, &moment);
 	rig.waker_armed = true;
-	rig.server.loop.stopped = false;
-	assert_int_equal(fp_loop_run(&rig.server.loop), 0);
+	rig.server.own.loop.stopped = false;
+	assert_int_equal(fp_loop_run(&rig.server.own.loop), 0);
 }
 
 void rig_rounds(unsigned n)
@@ -149,15 +155,23 @@ int node_rig_setup(void **state)
 	server->start_ns = fp_clock_ns();
 	server->worker_op.done = on_worker;
 	server->tick_op.done = on_tick;
-	fp_turns_init(&server->turns);
+	fp_turns_init(&server->own.turns);
 	TAILQ_INIT(&server->strangers.list);
 	open_pool(server);
-	assert_int_equal(fp_loop_init(&server->loop, &error), 0);
-	server->loop.between_rounds = end_round;
+	assert_int_equal(fp_loop_init(&server->own.loop, &error), 0);
+	server->own.loop.begin_round = begin_round;
+	server->own.loop.between_rounds = end_round;
 	assert_int_equal(fp_worker_start(&server->worker), 0);
 	server->pools.worker = server->worker;
 	read_worker();
 	return 0;
+}
+
+void rig_start_shards(unsigned n)
+{
+	struct fp_conf_error error;
+
+	assert_int_equal(fp_shards_start(&rig.server.shards, n, &error), 0);
 }
 
 /* Ends all connections and sessions. */
@@ -168,10 +182,13 @@ static void end_all(struct fp_node_server *server)
 	rig.hold_turns = false;
 	if (rig.hold_worker)
 		rig_release_worker();
+	fp_shards_hold(&server->shards);
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_kill(conn);
 	server->stopping = true; /* now no connection waits for its peer */
+	fp_shards_release(&server->shards);
 	AWAIT(server->n_conns == 0);
+	fp_shards_stop(&server->shards);
 	while (server->sessions.first)
 		fp_node_session_end(&server->sessions, server->sessions.first);
 }
@@ -195,7 +212,7 @@ int node_rig_teardown(void **state)
 	assert_int_equal(server->strangers.origins.n, 0);
 	assert_int_equal(server->strangers.origins.n_conns, 0);
 	assert_int_equal(server->pools.n_shared, 0);
-	fp_loop_done(&server->loop);
+	fp_loop_done(&server->own.loop);
 	fp_worker_stop(server->worker);
 	fp_pools_done(&server->pools);
 	fp_pool_close(rig.pool);

@@ -64,6 +64,12 @@ void rig_rounds(unsigned n);
 		}                                                                                            \
 	} while (0)
 
+/*
+ * Starts n threads that serve links. They run by themselves, and also while the test waits for
+ * nothing. Before the test looks at a link of the node, it calls fp_shards_hold.
+ */
+void rig_start_shards(unsigned n);
+
 /* The nth allocation of this thread from now on fails, once. If nth is 0, no allocation fails. */
 void rig_fail_allocation(unsigned nth);
 /* True if that allocation has failed. */

@@ -84,18 +84,18 @@ static void test_many_long_frames(void **state)
 static void refuse(const void *bytes, size_t len, enum fp_wire_status status, uint64_t tag)
 {
 	struct peer peer = peer_open(false, 0);
-	uint64_t refused = rig.server.counters.refused;
+	uint64_t refused = rig.server.own.counters.refused;
 
 	peer_send_bytes(&peer, bytes, len);
 	peer.tag = tag;
 	peer_expect_error(&peer, status);
 	peer_expect_end(&peer);
-	assert_int_equal(rig.server.counters.refused, refused + 1);
+	assert_int_equal(rig.server.own.counters.refused, refused + 1);
 	assert_int_equal(STATE_OF(&peer), FP_CONN_CLOSING);
 	/* what follows is received and dropped, until the peer closes */
 	peer_send_bytes(&peer, bytes, len);
 	AWAIT(peer.conn->receiving);
-	assert_int_equal(rig.server.counters.refused, refused + 1);
+	assert_int_equal(rig.server.own.counters.refused, refused + 1);
 	peer_close(&peer);
 	AWAIT(rig.server.n_conns == 0);
 }
@@ -379,7 +379,7 @@ static void test_waits_for_its_turn(void **state)
 	assert_int_equal(peer.conn->outbox.n, 0);
 	assert_int_equal(peer.conn->stash_bytes - peer.conn->stash_off, sizeof(bytes));
 	assert_false(peer.conn->receiving);
-	assert_ptr_equal(peer.conn->turn.client, &peer.conn->session->client->turns);
+	assert_ptr_equal(peer.conn->turn.client, &peer.conn->session->client->turns[0]);
 	rig.hold_turns = false;
 	peer_expect_pongs(&peer, 2, 0);
 	assert_null(peer.conn->stash);

@@ -262,7 +262,7 @@ static void test_end_and_break(void **state)
 			peer_close(&peer);
 		AWAIT(rig.server.n_conns == 0);
 		assert_int_equal(rig.server.sessions.n, ways[i].sessions_left);
-		assert_int_equal(rig.server.counters.cut_off, ways[i].sessions_left);
+		assert_int_equal(rig.server.own.counters.cut_off, ways[i].sessions_left);
 	}
 }
 
@@ -314,7 +314,7 @@ static void test_break_while_answers_go_out(void **state)
 	assert_true(peer.conn->sending && !peer.conn->receiving);
 	peer_break(&peer);
 	AWAIT(rig.server.n_conns == 0);
-	assert_int_equal(rig.server.counters.cut_off, 1);
+	assert_int_equal(rig.server.own.counters.cut_off, 1);
 	assert_int_equal(rig.server.sessions.n, 1);
 }
 

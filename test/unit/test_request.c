@@ -114,7 +114,7 @@ static void test_out_of_turn(void **state)
 	peer_send(&control, FP_WIRE_PING, NULL, 0);
 	peer_expect(&control, FP_WIRE_PONG, 0);
 	AWAIT(rig.server.n_conns == 1);
-	assert_int_equal(rig.server.counters.refused, n_refused);
+	assert_int_equal(rig.server.own.counters.refused, n_refused);
 	peer_close(&control);
 }
 
@@ -196,7 +196,7 @@ static void test_lease_limits(void **state)
 	assert_int_equal(refusal.used, 1);
 	limits->max_leases = 2;
 	peer_lease(&control, MIB);
-	assert_int_equal(rig.server.counters.leases_refused, 5);
+	assert_int_equal(rig.server.own.counters.leases_refused, 5);
 	assert_int_equal(rig.server.refusals.causes[FP_REFUSAL_DRAINING].n, 2);
 	peer_close(&control);
 }

@@ -47,7 +47,7 @@ static void release(void)
 
 static void expect_denied(struct fp_wire_seg seg)
 {
-	uint64_t denied = rig.server.counters.denied;
+	uint64_t denied = rig.server.own.counters.denied;
 	uint8_t data[FP_WIRE_MAX_SEG_BYTES];
 
 	memset(data, 0xee, sizeof(data));
@@ -55,7 +55,7 @@ static void expect_denied(struct fp_wire_seg seg)
 	peer_expect_error(&s.link, FP_WIRE_DENIED);
 	peer_send_io(&s.link, FP_WIRE_WRITE, &seg, 1, data); /* its data is taken, and dropped */
 	peer_expect_error(&s.link, FP_WIRE_DENIED);
-	assert_int_equal(rig.server.counters.denied, denied + 2);
+	assert_int_equal(rig.server.own.counters.denied, denied + 2);
 }
 
 static void test_bounds(void **state)
@@ -99,8 +99,8 @@ static void test_one_bad_segment(void **state)
 		peer_read(&s.link, seg_of(4096ull * i, 8), back);
 		assert_memory_equal(back, (uint8_t[8]){0}, 8);
 	}
-	assert_int_equal(rig.server.counters.writes, 0);
-	assert_int_equal(rig.server.counters.reads, 3);
+	assert_int_equal(rig.server.own.counters.writes, 0);
+	assert_int_equal(rig.server.own.counters.reads, 3);
 	close_all();
 }
 
@@ -215,12 +215,12 @@ static void test_longest(void **state)
 	peer_expect(&s.link, FP_WIRE_WRITTEN, 0);
 	peer_send_io(&s.link, FP_WIRE_READ, segs, FP_WIRE_MAX_SEGS, NULL);
 	assert_memory_equal(peer_expect(&s.link, FP_WIRE_DATA, sizeof(data)), data, sizeof(data));
-	assert_int_equal(rig.server.counters.written_bytes, sizeof(data));
-	assert_int_equal(rig.server.counters.read_bytes, sizeof(data));
+	assert_int_equal(rig.server.own.counters.written_bytes, sizeof(data));
+	assert_int_equal(rig.server.own.counters.read_bytes, sizeof(data));
 	assert_int_equal(s.control.conn->session->written_bytes, sizeof(data));
 	assert_int_equal(s.control.conn->session->read_bytes, sizeof(data));
-	assert_int_equal(rig.server.counters.writes, 1);
-	assert_int_equal(rig.server.counters.reads, 1);
+	assert_int_equal(rig.server.own.counters.writes, 1);
+	assert_int_equal(rig.server.own.counters.reads, 1);
 	close_all();
 }
 
