@@ -61,7 +61,7 @@ struct fp_config {
 	/* The file has an rdma section: clients may also connect queue pairs by QP frames. */
 	bool by_hand;
 	struct fp_rdma_options rdma;
-	uint64_t shards;              /* threads that serve links; 1: the main loop does */
+	uint64_t shards; /* threads that serve links; 1: the main loop does */
 	/* Of a private node, for measurements: how long it spins before it answers a READ. */
 	uint64_t link_delay_ns;
 	int log_level;                /* index into the names; see fp_config_log_level */
