@@ -541,10 +541,11 @@ void fp_node_lease_get(struct fp_node_lease *lease)
  */
 void fp_node_lease_put(struct fp_node_lease *lease)
 {
-	pthread_mutex_t *leaving = &lease->memory->pools->leaving;
+	pthread_mutex_t *leaving;
 
 	if (atomic_fetch_sub(&lease->uses, 1) > 1 || lease->leases)
 		return;
+	leaving = &lease->memory->pools->leaving;
 	pthread_mutex_lock(leaving);
 	leave(lease);
 	pthread_mutex_unlock(leaving);
