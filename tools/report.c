@@ -8,6 +8,8 @@
 #include "pstable.h"
 #include "units.h"
 
+#define ENOUGH_FAULTS 2000u /* with fewer, there is no advice */
+
 /* Returns the percentiles of each phase in which anything was counted. */
 static json_t *latencies(const struct fp_statspage *sum)
 {
@@ -54,6 +56,19 @@ static json_t *report_of(const struct fp_runstats *stats)
 	    "latency", latencies(sum), "nodes", fp_pstable_nodes(sum));
 }
 
+/*
+ * Several threads that fault by turns must wake each other through the one fault thread. Inline,
+ * each serves its own faults.
+ */
+static void advise(const struct fp_statspage *sum, FILE *out)
+{
+	uint64_t faults = fp_stats_dir_faults(sum);
+
+	if (faults >= ENOUGH_FAULTS && sum->thread_changes > faults / 4)
+		fputs("advice: several threads fault by turns. They may be faster with --fault-mode inline\n",
+		      out);
+}
+
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out)
 {
 	static const char *const important[] = {"url",           "state",    "read_bytes",
@@ -77,5 +92,6 @@ void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t
 	if (fp_json_table_print_brief(report, &brief, out))
 		fputs("(shortened to the terminal: 2>FILE has all columns)\n", out);
 	json_decref(report);
+	advise(sum, out);
 	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, brief.width, out);
 }

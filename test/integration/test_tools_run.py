@@ -44,6 +44,20 @@ os.write(1, b"%d\\n" % (sum(bytes(x)[::4096]) // ord("x")))
 if child: os.wait()
 """
 
+# So many threads read into random pages of their own, by calls that let the others run.
+FAULT_BY_TURNS = """
+import os, random, sys, threading
+n = int(sys.argv[1])
+x = memoryview(bytearray(64 << 20))
+zero = os.open("/dev/zero", os.O_RDONLY)
+def touch(first):
+    for page in random.sample(range(first, 16384, n), 6000 // n):
+        os.readv(zero, [x[page << 12:(page << 12) + 1]])
+threads = [threading.Thread(target=touch, args=[i]) for i in range(n)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+"""
+
 
 class Program(toolcase.ToolCase):
     def run_far(self, *command, **options):
@@ -234,6 +248,14 @@ class Program(toolcase.ToolCase):
             with self.subTest(end):
                 err = self.farpage("run", *SMALL, "--report", "--", "/usr/bin/python3", "-S", "-c", end)[2]
                 self.assertRegex(err, r"local memory: peak [1-9][0-9.]* [MK]iB, budget 16.0 MiB")
+
+    def test_advice_for_several_threads(self):
+        for threads, mode, advised in (("1", "thread", False), ("2", "thread", True), ("2", "inline", False)):
+            with self.subTest(threads=threads, mode=mode):
+                err = self.farpage("run", *SMALL, "--report", "--fault-mode", mode, "--",
+                                   "/usr/bin/python3", "-c", FAULT_BY_TURNS, threads)[2]
+                self.assertIn("faults counted", err)
+                self.assertEqual("advice: several threads" in err, advised, err)
 
     def test_report_of_a_killed_program(self):
         status, _, err = self.farpage(

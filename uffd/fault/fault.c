@@ -36,9 +36,10 @@ struct fp_fault_loop {
 	struct fp_affinity *affinity;
 	char *stop_page;
 	struct fp_spin spin;
-	unsigned n_full; /* full reads in a row */
-	bool answered;   /* pages were installed since the thread last yielded in linger */
-	bool stopped;    /* the stop page was touched: the thread must end */
+	unsigned n_full;   /* full reads in a row */
+	uint32_t last_tid; /* the thread of the last fault */
+	bool answered;     /* pages were installed since the thread last yielded in linger */
+	bool stopped;      /* the stop page was touched: the thread must end */
 	struct fp_thread thread;
 };
 
@@ -87,6 +88,10 @@ static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *
 	if (fault->addr <= (uintptr_t)fl->stop_page) {
 		stop_or_abort(fl, fault->addr);
 		return;
+	}
+	if (fault->tid != fl->last_tid) {
+		fl->last_tid = fault->tid;
+		fp_count(&far->stats->thread_changes, 1);
 	}
 	fp_affinity_fault(fl->affinity, fault->tid);
 	fp_serve(&fl->server, fault, now);
