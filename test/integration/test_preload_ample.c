@@ -376,9 +376,27 @@ static void fresh_together(void **state)
 	assert_int_equal(munmap(p, (size_t)N * PAGE), 0);
 }
 
+/* A walk downwards brings the pages below it. */
+static void fresh_downwards(void **state)
+{
+	enum { N = 1024, WALKED = N / 2 };
+	char *p = map((size_t)N * PAGE);
+
+	for (unsigned step = 1; step <= 4; step += 3) {
+		uint64_t before = n_faults();
+
+		for (size_t page = N / 2 + WALKED / 2; page > N / 2 - WALKED / 2; page -= step)
+			p[page * PAGE] = 1;
+		assert_true(n_faults() - before < WALKED / 8);
+		assert_int_equal(munmap(p, (size_t)N * PAGE), 0);
+		p = map((size_t)N * PAGE);
+	}
+	assert_int_equal(munmap(p, (size_t)N * PAGE), 0);
+}
+
 static int tests_inline(void)
 {
-	const struct CMUnitTest all[] = {cmocka_unit_test(fresh_together)};
+	const struct CMUnitTest all[] = {cmocka_unit_test(fresh_together), cmocka_unit_test(fresh_downwards)};
 
 	return cmocka_run_group_tests(all, open_stats, NULL);
 }

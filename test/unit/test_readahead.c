@@ -142,6 +142,41 @@ static void test_oldest_walk_is_forgotten(void **state)
 	assert_int_equal(fault(&ra, 100001), 0);
 }
 
+/* Faults on fresh pages: each begins a stream at once, if it continues none. */
+static unsigned fresh(struct fp_readahead *ra, uint32_t page, int32_t *ret_step)
+{
+	struct fp_stream *stream;
+	unsigned n = fp_readahead_fault(ra, page, &stream);
+
+	if (n == 0)
+		n = fp_readahead_begin(ra, stream, 15);
+	fp_readahead_fetched(stream, n);
+	*ret_step = stream->step;
+	return n;
+}
+
+static void test_begins_at_once(void **state)
+{
+	static const int32_t steps[] = {-1, -4, 1};
+	int32_t step;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		struct fp_readahead ra = {.max_pages = 32};
+		uint32_t page = 1000;
+		int32_t way = steps[i] < 0 ? -1 : 1;
+
+		assert_int_equal(fresh(&ra, page, &step), 15);
+		assert_int_equal(step, 1);
+		page += (uint32_t)(way < 0 ? steps[i] : 16);
+		assert_int_equal(fresh(&ra, page, &step), way < 0 ? 15 : 30);
+		assert_int_equal(step, way);
+		page += (uint32_t)(way * (way < 0 ? 16 : 31));
+		assert_int_equal(fresh(&ra, page, &step), way < 0 ? 30 : 32);
+		assert_int_equal(step, way);
+	}
+}
+
 static void test_off(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 0};
@@ -162,6 +197,7 @@ int main(void)
 	    cmocka_unit_test(test_walks_side_by_side),
 	    cmocka_unit_test(test_interleaved_walks),
 	    cmocka_unit_test(test_oldest_walk_is_forgotten),
+	    cmocka_unit_test(test_begins_at_once),
 	    cmocka_unit_test(test_off),
 	};
 

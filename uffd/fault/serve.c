@@ -301,10 +301,8 @@ static unsigned may_read_ahead(struct fp_server *sv, const struct fp_arrival *a,
 {
 	unsigned want = fp_readahead_fault(&sv->readahead, a->page, ret_stream);
 
-	if (want == 0 && a->zero && fp_budget_is_half_free(&sv->far->budget)) {
-		(*ret_stream)->step = 1;
-		want = (*ret_stream)->window = FP_MIN(FRESH_AHEAD, sv->readahead.max_pages);
-	}
+	if (want == 0 && a->zero && fp_budget_is_half_free(&sv->far->budget))
+		want = fp_readahead_begin(&sv->readahead, *ret_stream, FRESH_AHEAD);
 	if (want == 0 || fp_budget_is_scarce(&sv->far->budget))
 		return 0;
 	return fp_layout_mapped_ahead(sv->layout, a->page, (*ret_stream)->step, want);

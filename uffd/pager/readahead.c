@@ -79,3 +79,11 @@ unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_st
 	*ret_stream = s;
 	return s->window;
 }
+
+unsigned fp_readahead_begin(const struct fp_readahead *ra, struct fp_stream *stream, unsigned n)
+{
+	stream->step = stream->step < 0 ? -1 : 1;
+	stream->window = FP_MIN(n, ra->max_pages);
+	fp_readahead_fetched(stream, 0);
+	return stream->window;
+}

@@ -37,6 +37,13 @@ struct fp_readahead {
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 
 /*
+ * Called if fp_readahead_fault has returned 0, but neighbours cost little: the stream begins at
+ * once. It goes downwards if the fault came below the latest one nearby, otherwise upwards. Returns
+ * n, or max_pages if that is less: so many pages to bring as well.
+ */
+unsigned fp_readahead_begin(const struct fp_readahead *ra, struct fp_stream *stream, unsigned n);
+
+/*
  * Called when the n pages after the stream's last fault are local or on their way: its next fault
  * is expected behind them.
  */
