@@ -146,11 +146,11 @@ int fp_histsvg_compare(const struct fp_hist *const *hists, const char *const *na
 	fp_plot_open(&plot, 0, title, "each touch of a page that is not local", "percentile");
 	draw_percentiles(&plot);
 	draw_times(&plot);
-	for (unsigned i = 0; i < n; i++) {
+	for (unsigned i = 0; i < n; i++)
 		if (fp_hist_count(hists[i]))
 			draw_curve(hists[i], &plot, i);
+	for (unsigned i = 0; i < n; i++)
 		name_curve(hists[i], names[i], &plot, i);
-	}
 	fp_plot_close(&plot);
 	return fp_plot_close_picture(out);
 }

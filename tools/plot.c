@@ -5,11 +5,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 
 #include "cleanup.h"
 
 /* A panel, and the place of the plot inside it, in SVG user units. */
 enum { WIDTH = 800, HEIGHT = 440, LEFT = 80, RIGHT = 30, TOP = 80, BOTTOM = 55, LABEL_WIDTH = 100 };
+
+#define CHAR_WIDTH 6.5 /* of the legend, about */
 
 #define COLUMNS 2 /* of panels in a picture */
 #define COLOURS 8 /* curves beyond are dashed ones of the same colours */
@@ -140,7 +143,13 @@ void fp_plot_dot(const struct fp_plot *plot, unsigned number, double x, double y
 void fp_plot_legend(struct fp_plot *plot, unsigned number, const char *name, const char *label)
 {
 	unsigned y = TOP + 18 + 18 * plot->n_legend++;
+	double width = 44 + CHAR_WIDTH * (double)(strlen(name) + strlen(label));
 
+	/* curves behind it stay visible, but can't make it illegible */
+	fprintf(
+	    plot->out,
+	    "<rect class=\"back\" fill-opacity=\"0.8\" x=\"%d\" y=\"%u\" width=\"%.0f\" height=\"18\"/>\n",
+	    LEFT + 6, y - 13, fmin(width, WIDTH - LEFT - RIGHT - 12));
 	fprintf(plot->out,
 	        "<path class=\"curve c%u%s\" d=\"M%d %uh24\"/>"
 	        "<text class=\"text\" x=\"%d\" y=\"%u\">",

@@ -39,7 +39,10 @@ void fp_plot_close_curve(const struct fp_plot *plot);
 void fp_plot_dot(const struct fp_plot *plot, unsigned number, double x, double y, const char *label,
                  bool is_end);
 
-/* Adds a line to the legend in the upper left corner: the colour of a curve, its name, a label. */
+/*
+ * Adds a line to the legend in the upper left corner: the colour of a curve, its name, a label.
+ * Call it after all curves are drawn, because it lies above them.
+ */
 void fp_plot_legend(struct fp_plot *plot, unsigned number, const char *name, const char *label);
 
 void fp_plot_close(const struct fp_plot *plot);

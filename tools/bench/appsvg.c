@@ -26,7 +26,10 @@ static double percent_of(const json_t *row)
 	return json_number_value(json_object_get(row, "local_percent"));
 }
 
-/* The row of the results with the next smaller share of local memory than below. NULL: the last. */
+/*
+ * The row of the results with the next smaller share of local memory than below. NULL: the last.
+ * contender: NULL for any.
+ */
 static const json_t *next_row(const json_t *document, const char *workload, const char *contender,
                               double below)
 {
@@ -35,7 +38,7 @@ static const json_t *next_row(const json_t *document, const char *workload, cons
 
 	json_array_foreach (json_object_get(document, "results"), i, row) {
 		if (strcmp(text_of(row, "workload"), workload) != 0 ||
-		    strcmp(text_of(row, "contender"), contender) != 0 ||
+		    (contender && strcmp(text_of(row, "contender"), contender) != 0) ||
 		    json_is_null(json_object_get(row, "local_percent")) || percent_of(row) >= below)
 			continue;
 		if (!found || percent_of(row) > percent_of(found))
@@ -44,41 +47,55 @@ static const json_t *next_row(const json_t *document, const char *workload, cons
 	return found;
 }
 
-/* Draws the line of one contender, with a dot for each share, and names it. */
-static void draw_contender(struct fp_plot *plot, const json_t *document, const char *workload,
+/* Draws the line of one contender, with a dot for each share. */
+static void draw_contender(const struct fp_plot *plot, const json_t *document, const char *workload,
                            unsigned contender)
 {
 	const char *name = fp_apps_contenders[contender];
 	const json_t *first = next_row(document, workload, name, INFINITY), *row;
-	char label[64] = "";
 
 	if (!first)
 		return;
 	fp_plot_open_curve(plot, contender);
-	for (row = first; row; row = next_row(document, workload, name, percent_of(row))) {
+	for (row = first; row; row = next_row(document, workload, name, percent_of(row)))
 		if (slowdown_of(row) > 0)
 			fp_plot_point(plot, percent_of(row), log10(slowdown_of(row)));
-		else if (!*label)
-			snprintf(label, sizeof(label), ", killed from %g %% on", percent_of(row));
-	}
 	fp_plot_close_curve(plot);
 	for (row = first; row; row = next_row(document, workload, name, percent_of(row)))
 		if (slowdown_of(row) > 0)
 			fp_plot_dot(plot, contender, percent_of(row), log10(slowdown_of(row)), NULL, false);
-	fp_plot_legend(plot, contender, name, label);
+}
+
+/* Names the line of a contender. Says how much more memory it had, and where it was killed. */
+static void name_contender(struct fp_plot *plot, const json_t *document, const char *workload,
+                           unsigned contender)
+{
+	const char *name = fp_apps_contenders[contender];
+	const json_t *first = next_row(document, workload, name, INFINITY), *row;
+	char killed[32] = "", label[96] = "";
+	double slack_mib = 0;
+
+	for (row = first; row; row = next_row(document, workload, name, percent_of(row))) {
+		slack_mib =
+		    fmax(slack_mib, json_number_value(json_object_get(row, "slack_bytes")) / (1u << 20));
+		if (slowdown_of(row) == 0 && !*killed)
+			snprintf(killed, sizeof(killed), ", killed from %g %% on", percent_of(row));
+	}
+	if (slack_mib > 0)
+		snprintf(label, sizeof(label), ", with up to %g MiB more%s", slack_mib, killed);
+	if (first)
+		fp_plot_legend(plot, contender, name, *label ? label : killed);
 }
 
 static void draw_shares(const struct fp_plot *plot, const json_t *document, const char *workload)
 {
+	const json_t *row = next_row(document, workload, NULL, INFINITY);
 	char label[16];
-	const json_t *row;
 
-	for (unsigned c = FP_APPS_PLAIN + 1; c < FP_APPS_CONTENDERS; c++)
-		for (row = next_row(document, workload, fp_apps_contenders[c], INFINITY); row;
-		     row = next_row(document, workload, fp_apps_contenders[c], percent_of(row))) {
-			snprintf(label, sizeof(label), "%g", percent_of(row));
-			fp_plot_x_line(plot, percent_of(row), label);
-		}
+	for (; row; row = next_row(document, workload, NULL, percent_of(row))) {
+		snprintf(label, sizeof(label), "%g", percent_of(row));
+		fp_plot_x_line(plot, percent_of(row), label);
+	}
 }
 
 /* Lines at 1, 2, 5, 10, 20 and so on. */
@@ -123,6 +140,8 @@ int fp_appsvg_print(const json_t *document, FILE *out)
 		draw_slowdowns(&plot);
 		for (unsigned c = FP_APPS_PLAIN + 1; c < FP_APPS_CONTENDERS; c++)
 			draw_contender(&plot, document, name, c);
+		for (unsigned c = FP_APPS_PLAIN + 1; c < FP_APPS_CONTENDERS; c++)
+			name_contender(&plot, document, name, c);
 		fp_plot_close(&plot);
 	}
 	return fp_plot_close_picture(out);
