@@ -61,6 +61,23 @@ class Touch(toolcase.ToolCase):
                 self.assertEqual([len(set(curve)) > 50 for curve in panel.curves], [True] * 4)
         self.assertFails(self.farpage("bench", "touch", "--svg", "/nothing/there"), 2, "--svg /nothing/there", "No such file")
 
+    def test_file_of_the_picture(self):
+        """An older file keeps its bytes until there is a new picture, and none of them after that.
+        A full disk is named."""
+        path = self.path("older.svg")
+        older = "older" * 100000
+        with open(path, "w", encoding="ascii") as out:
+            out.write(older)
+        self.assertFails(self.farpage("bench", "touch", "--svg", path, "--rounds", "none"), 2, "--rounds none")
+        self.assertFails(self.farpage("bench", "touch", "--svg", path, "--node", "tcp://127.0.0.1:1", "--size", "1M"), 1, "nothing listens")
+        with open(path, encoding="ascii") as text:
+            self.assertEqual(text.read(), older)
+        self.touch("--rounds", "1", "--svg", path)
+        self.assertEqual(len(picture.panels(path)), 1)
+        status, out, err = self.farpage("bench", "touch", *SMALL, "--rounds", "1", "--svg", "/dev/full")
+        self.assertEqual((status, b"random read" in out), (1, True))
+        self.assertIn("the picture could not be written: No space left on device", err)
+
     def test_columns_do_not_run_together(self):
         """At least two spaces are between them, so that each row has as many cells as the first."""
         tables = 0

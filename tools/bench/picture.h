@@ -8,7 +8,10 @@
 
 #include "tool.h"
 
-/* Creates the file at once, so that a wrong path does not waste a long run. The target: FILE *. */
+/*
+ * Creates the file at once, so that a wrong path does not waste a long run. A file that exists
+ * keeps its bytes until fp_picture_close. The target: FILE *.
+ */
 fp_option_read fp_picture_option;
 
 /*
