@@ -5,8 +5,8 @@ Runs the benches one after the other. Each bench lets its contenders take turns,
 of medians of the same run. A row has the work, its target, the figures (median [least greatest] of
 the rounds), the ratio, and whether the target is met. A row that cannot be measured here says why,
 and what would measure it. ROW is a word of ROWS below; without any, all rows are measured.
-FARPAGE_BUILD names the build folder. Ends with 1 if a bench failed, and with 0 otherwise, also if
-targets are missed: the table is there to be read.
+FARPAGE_BUILD names the build folder. Ends with 1 if a bench failed or ^C ended the run, and with 0
+otherwise, also if targets are missed: the table is there to be read.
 """
 import argparse
 import collections
@@ -19,6 +19,9 @@ import statistics
 import subprocess
 import sys
 import time
+
+import firsttouch
+import threads
 
 BUILD = os.environ["FARPAGE_BUILD"]
 TOOL = os.path.join(BUILD, "tools", "farpage")
@@ -136,7 +139,6 @@ def tail(run):
 
 def several_threads(run):
     """In fault mode thread, the worst of all numbers and placements of threads counts."""
-    import threads
     args = argparse.Namespace(program=os.path.join(BUILD, "test", "bench", "threads"),
                               kinds=threads.SHORT_KINDS if run.quick else threads.KINDS,
                               threads="1,2,4" if run.quick else "1,2,3,4,8,16")
@@ -169,7 +171,6 @@ def cores(_run):
 
 
 def first_touch(run):
-    import firsttouch
     args = argparse.Namespace(orders="forward", threads="1")
     ways, samples = firsttouch.contenders(), collections.defaultdict(list)
     for _ in range(5 if run.quick else 11):
@@ -198,7 +199,7 @@ def tcp(run):
 def slow_link(run):
     far, near = (contender(run.tcp(), over, "inline")["p50_us"] for over in ("tcp+3us", "tcp"))
     added = far["median"] - near["median"]
-    run.notes.append("a 3 µs link: what it adds is known to 0.5 µs, the width of a bucket of the histogram from 32 to 64 µs")
+    run.notes.append("a 3 µs link: what it adds is known to the width of a bucket of the histogram: 0.5 µs from 32 to 64 µs, 1 µs to 128 µs")
     rows = [judged("a 3 µs link, inline, p50", "adds <= 3.5 µs", f"adds {added:.1f} µs: {shown(far)}, without {shown(near)}",
                    None, added <= 3.5)]
     for name in ("sequential", "strided"):
@@ -222,6 +223,8 @@ def node_cpu(_run):
         else:
             worst = max(worst, (float(found[2]) / bare[0],
                                 f"worst: {found[1]}, {request}: {found[2]} {found[3]} µs a request, bare {bare[1]}"))
+    if not worst[1]:
+        raise RuntimeError("tcpfloor printed no farpaged")
     return [judged("farpaged's CPU over tcp", "<= 1.3 x a bare server", worst[1], worst[0], worst[0] <= 1.3)]
 
 
@@ -307,7 +310,8 @@ def beside_zram(run, found, failed, mode, percent):
     ratios = {load: seconds(results, mode, percent) / seconds(results, "zram", percent)
               for load, results in found.items() if load not in killed}
     if not ratios:
-        raise NotHere("zram: every program was killed for want of memory")
+        run.notes.append(f"{work}: with zram, every program was killed for want of memory")
+        return [Row(work, "", "", "", "not run")]
     run.notes.append(f"{work}, seconds to zram's: " + ", ".join(
         f"{load} {ratio:.2f} (zram has {slack_mib(found[load], percent)} MiB more)" for load, ratio in ratios.items()))
     worst = max(ratios, key=ratios.get)
@@ -376,17 +380,22 @@ def main():
     for name in args.row:
         if name not in ROWS:
             parser.error(f"{name}: rows are {', '.join(ROWS)}")
-    run, rows, begin = Run(args.quick, args.rounds), [], time.monotonic()
+    run, rows, begin, interrupted = Run(args.quick, args.rounds), [], time.monotonic(), False
     print(f"{machine()}\n{'short' if args.quick else 'full'} form; median [least greatest] of the rounds of one run", flush=True)
     for name in args.row or ROWS:
         if sys.stderr.isatty():
             print(f"{time.monotonic() - begin:5.0f} s: {name}", file=sys.stderr)
-        rows += measure(name, run)
+        try:
+            rows += measure(name, run)
+        except KeyboardInterrupt:  # hours may be behind it
+            run.notes.append(f"interrupted: {name} and what follows it were not measured")
+            interrupted = True
+            break
     show([Row("work", "target", "seen", "ratio", ""), *rows])
     print("".join(f"{note}\n" for note in run.notes), end="")
     count = collections.Counter(row.verdict for row in rows)
     print(", ".join(f"{n} {verdict}" for verdict, n in count.items()) + f"; {time.monotonic() - begin:.0f} s")
-    sys.exit(1 if count["FAILED"] else 0)
+    sys.exit(1 if count["FAILED"] or interrupted else 0)
 
 
 if __name__ == "__main__":

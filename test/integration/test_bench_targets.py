@@ -93,6 +93,21 @@ class Targets(unittest.TestCase):
         self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
         self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.500", "met"])
 
+    def test_nothing_measured(self):
+        self.program("test/bench/tcpfloor", "#!/bin/sh\necho no farpaged")
+        self.program("test/bench/victims", "#!/bin/sh\necho '[]'")
+        text = self.rows(1, "node", "victims")[1]
+        self.assertRegex(text, r"(?m)^farpaged's CPU over tcp +FAILED$")
+        self.assertRegex(text, r"(?m)^eviction choice +FAILED$")
+
+    def test_killed_with_little_memory(self):
+        """Where zram finishes nothing, the rows of other shares of local memory remain."""
+        self.program("tools/farpage", FARPAGE.replace('load == "hash" else 2', 'percent == 25 else 2'))
+        text = self.rows(1, "programs")[1]
+        self.assertRegex(text, r"(?m)^real programs, thread, 50 % .* met$|^real programs, thread, 50 % .* MISSED$")
+        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +not run$")
+        self.assertRegex(text, r"(?m)^real programs, thread, 25 %: with zram, every program was killed")
+
     def test_programs(self):
         """A workload that fails, one that is not installed, and one that zram can't finish."""
         self.program("tools/farpage", FARPAGE)
