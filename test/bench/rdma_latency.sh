@@ -10,12 +10,13 @@
 #   chained reads                             64 pages a request over one link (farpage bench link)
 #
 # Measures them in turns and prints the median of each with the least and the greatest; then ratios
-# of medians: for each fault mode, fault p50 to (ib_read_lat p50 + 1.3 x the mode's floor p50),
-# wanted at most 1; the better of sequential and chained reads to ib_read_bw, at least 0.6. For
-# comparison, fault p50 with one READ of our link in the place of ib_read_lat: a fault's READ comes
-# after a pause, when a soft device's worker sleeps and must be woken; perftest never pauses. Ends
-# with 0; with 1 if reads are slower than that or a fault costs twice what is wanted; with 77 where
-# perftest is not installed. In a guest: see test/vm/README.md.
+# of medians. For each fault mode: fault p50 to (ib_read_lat p50 + 1.15 x the mode's floor p50), the
+# target, and to (ib_read_lat p50 + 1.3 x the mode's floor p50); each wanted at most 1. The better
+# of sequential and chained reads to ib_read_bw, at least 0.6. For comparison, fault p50 with one
+# READ of our link in the place of ib_read_lat: a fault's READ comes after a pause, when a soft
+# device's worker sleeps and must be woken; perftest never pauses. Ends with 0; with 1 if reads are
+# slower than that or a fault costs twice the bound with 1.3; with 77 where perftest is not
+# installed. In a guest: see test/vm/README.md.
 set -euo pipefail
 
 build=${1:?the build folder}
@@ -159,11 +160,12 @@ for key, name, unit in (
     show(name, [f[key] for f in figures], unit)
 worst = 0
 for mode in MODES:
-    allowed = middle("lat") + 1.3 * middle(f"floor {mode}")
-    paused = middle("one") + 1.3 * middle(f"floor {mode}")
     fault = middle(f"fault {mode}")
+    for share in (1.15, 1.3):
+        allowed = middle("lat") + share * middle(f"floor {mode}")
+        ratio(f"fault, {mode} / (ib_read_lat + {share} x floor = {allowed:.1f} µs)", fault / allowed, fault <= allowed, "at most 1")
     worst = max(worst, fault / allowed)
-    ratio(f"fault, {mode} / (ib_read_lat + 1.3 x floor = {allowed:.1f} µs)", fault / allowed, fault <= allowed, "at most 1")
+    paused = middle("one") + 1.3 * middle(f"floor {mode}")
     print(f"    to (one READ after a pause + 1.3 x floor = {paused:.1f} µs): {fault / paused:.2f}")
 reads = max(middle("touch"), middle("chain")) / middle("bw")
 ratio("the better reads / ib_read_bw", reads, reads >= 0.6, "at least 0.60")
