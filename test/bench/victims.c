@@ -357,10 +357,10 @@ static void replay_all(const struct reftrace *trace, uint32_t budget, uint64_t f
 	}
 }
 
+static bool is_next; /* of the rows in JSON: there was one before */
+
 static void print_json(const struct reftrace *trace, unsigned percent, const uint64_t fetches[])
 {
-	static bool is_next;
-
 	printf("%s{\"trace\": \"%s\", \"local_percent\": %u", is_next ? ",\n" : "[", trace->name, percent);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(policies); i++)
 		printf(", \"%s\": %llu", policies[i].name, (unsigned long long)fetches[i]);
@@ -431,6 +431,6 @@ int main(int argc, char **argv)
 		reftrace_done(&trace);
 	}
 	if (json)
-		printf("]\n");
+		printf("%s]\n", is_next ? "" : "[");
 	return 0;
 }
