@@ -1,7 +1,8 @@
 /*
- * The bare request and answer over tcp: the least that 4 KiB from another process cost over
- * loopback. `farpage bench` compares faults over tcp with it. Room: tools/bench. The asking thread
- * blocks until it has the page, and so does the process that answers, on whichever CPU the
+ * The bare request and answer over tcp: what 4 KiB from another process cost over loopback if both
+ * processes sleep while they wait. `farpage bench` compares faults over tcp with it. It is no lower
+ * bound: Farpage looks for its answer for a while before it sleeps. Room: tools/bench. The asking
+ * thread blocks until it has the page, and so does the process that answers, on whichever CPU the
  * scheduler puts it. There are no faults, frames or checks. It uses no code of transport/ on
  * purpose: otherwise a change there would also change this.
  */
