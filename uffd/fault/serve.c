@@ -433,7 +433,8 @@ static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 	for (unsigned i = below; i < n; i++)
 		add_ahead(sv, &run, a, &ahead[i]);
 	install_run(sv, &run);
-	fp_count(&sv->far->stats->prefetched_pages, n);
+	if (n) /* all threads share the counter's cache line */
+		fp_count(&sv->far->stats->prefetched_pages, n);
 	if (!a->zero)
 		fp_count(&sv->far->stats->fetched_bytes, (n + 1ull) * FP_PAGE_SIZE);
 	end_arrival(sv, a);
