@@ -506,17 +506,21 @@ static void end(struct fp_conn *conn)
 	fp_shard_give_back(conn);
 }
 
-/* True if the connection has become a link that a shard's thread will serve. */
+/*
+ * True if the connection has become a link that a shard's thread will serve. A receive of the main
+ * loop ends only when the peer sends something, so until then the main loop goes on to serve it.
+ */
 static bool moves(const struct fp_conn *conn)
 {
 	return conn->shard == &conn->server->own && conn->server->shards.n && conn->state == FP_CONN_OPEN &&
-	       conn->hello.purpose == FP_WIRE_LINK && conn->session && !conn->session->cm_peer;
+	       conn->hello.purpose == FP_WIRE_LINK && conn->session && !conn->session->cm_peer &&
+	       !conn->receiving;
 }
 
-/* Moves once no operation of the main loop is under way. Until then nothing new begins. */
+/* Moves once the send of the main loop has ended. Until then nothing new begins. */
 static void move(struct fp_conn *conn)
 {
-	if (conn->receiving || conn->sending)
+	if (conn->sending)
 		return;
 	fp_turn_leave(&conn->shard->turns, &conn->turn);
 	fp_shards_move(&conn->server->shards, conn);

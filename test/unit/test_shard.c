@@ -344,6 +344,32 @@ static void test_unsent_answers_keep_memory(void **state)
 	close_all();
 }
 
+/*
+ * A link can't move while the main loop receives on it, and its peer may send nothing more. Until
+ * it does, the main loop sends the answers.
+ */
+static void test_answers_do_not_wait_for_the_move(void **state)
+{
+	const size_t all = N_UNREAD * (FP_WIRE_HEADER_BYTES + (size_t)FP_WIRE_MAX_SEGS * PAGE);
+	uint64_t until_ns = fp_clock_ns() + DEADLINE_NS;
+	struct peer control = peer_open(false, 0), link = peer_open_link(&control, false);
+	size_t have = 0;
+
+	leave_unread(&link, peer_lease(&control, MIB));
+	AWAIT(rig.server.own.counters.reads == N_UNREAD && link.conn->receiving);
+	rig_start_shards(N_SHARDS);
+	while (have < all) {
+		rig_round();
+		have += read_some(&link);
+		assert_true(fp_clock_ns() < until_ns);
+	}
+	assert_false(has_moved(&link));
+	peer_ping(&link);
+	AWAIT(has_moved(&link));
+	peer_close(&link);
+	peer_close(&control);
+}
+
 /* ---- turns ---- */
 
 /* A client has a share of each loop's time. What a shard does counts there, and nowhere else. */
@@ -378,6 +404,7 @@ int main(void)
 	    TEST(test_end_under_writes),
 	    TEST(test_release_under_reads),
 	    TEST(test_unsent_answers_keep_memory),
+	    TEST(test_answers_do_not_wait_for_the_move),
 	    TEST(test_shares_are_of_each_loop),
 	};
 
