@@ -31,7 +31,8 @@ bool fp_refusal_counts_due(struct fp_refusal_counts *refusals, enum fp_refusal_c
 	bool due;
 
 	pthread_mutex_lock(&lock);
-	due = !count->logged_ns || now_ns - count->logged_ns >= PAUSE_NS;
+	/* another shard may have logged at a later time already */
+	due = !count->logged_ns || now_ns >= count->logged_ns + PAUSE_NS;
 	if (due) {
 		*ret_untold = count->n - count->logged_n - 1;
 		count->logged_ns = now_ns;

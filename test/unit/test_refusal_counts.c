@@ -50,11 +50,27 @@ static void test_counting_is_no_line(void **state)
 	assert_int_equal(untold, 1);
 }
 
+/*
+ * Each of two threads counts a refusal, and takes its time before it asks. The thread with the
+ * later time asks first.
+ */
+static void test_times_of_two_threads(void **state)
+{
+	struct fp_refusal_counts counts = {0};
+	uint64_t untold = 0;
+
+	refuse(&counts, FP_REFUSAL_QUOTA, 2);
+	assert_true(fp_refusal_counts_due(&counts, FP_REFUSAL_QUOTA, S + 1, &untold));
+	assert_int_equal(untold, 1);
+	assert_false(fp_refusal_counts_due(&counts, FP_REFUSAL_QUOTA, S, &untold));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_one_line_in_ten_seconds),
 	    cmocka_unit_test(test_counting_is_no_line),
+	    cmocka_unit_test(test_times_of_two_threads),
 	};
 
 	return cmocka_run_group_tests_name("refusal_counts", tests, NULL, NULL);
