@@ -85,10 +85,15 @@ static void *serve(void *arg)
 
 static int explain(struct fp_conf_error *error, int r)
 {
+	const char *remedy = "";
 	char reason[64];
 
-	snprintf(error->text, sizeof(error->text), "a thread that serves links: %s",
-	         fp_strerror(r, reason, sizeof(reason)));
+	if (r == -EMFILE)
+		remedy = ": raise the limit of open files (LimitNOFILE=, ulimit -n), or choose fewer shards";
+	else if (r == -EAGAIN)
+		remedy = ": raise the limit of threads (TasksMax=, ulimit -u), or choose fewer shards";
+	snprintf(error->text, sizeof(error->text), "a thread that serves links: %s%s",
+	         fp_strerror(r, reason, sizeof(reason)), remedy);
 	return r;
 }
 

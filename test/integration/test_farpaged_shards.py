@@ -1,10 +1,11 @@
 """A farpaged with shards: where links are served, how it ends, and which numbers it accepts."""
 import os
+import resource
 import signal
 import subprocess
 import tempfile
 
-from farpaged import BOTH, DEADLINE_S, WRITE, NodeCase, frame, main, table
+from farpaged import BOTH, DEADLINE_S, WRITE, Farpaged, NodeCase, frame, main, table
 
 MIB = 1 << 20
 PAGE = 4096
@@ -49,6 +50,14 @@ class Shards(NodeCase):
         node.signal(signal.SIGTERM)
         self.assertEqual(node.process.wait(DEADLINE_S), 0)
         self.assertIn("stopped", node.log())
+
+    def test_too_few_descriptors(self):
+        """The threads that run already end, whichever descriptor is missing."""
+        for files in range(12, 42, 3):
+            with self.subTest(files):
+                node = Farpaged(config(16), preexec=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+                self.assertEqual((node.urls, node.process.returncode), ([], 1))
+                self.assertIn("limit of open files", node.log())
 
     def test_numbers(self):
         for shards, valid in ((1, True), (16, True), (0, False), (17, False), ("two", False)):
