@@ -3,7 +3,8 @@
  * per client. The name of a client is the name of the secret that it proved. On a node without
  * secrets, the name is a user id (UNIX sockets) or the address of a machine. All loopback addresses
  * together are one client, because any local user may use each of them. Room: daemon. It knows no
- * session and no lease: these hold a client. Only the loop's thread uses it.
+ * session and no lease: these hold a client. Only the main loop uses it, except that a shard
+ * changes its own turns, and what a lease that it gives back had charged (fp_node_lease_put).
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H

@@ -52,7 +52,10 @@ int fp_worker_start(struct fp_worker **ret_worker);
  */
 void fp_worker_stop(struct fp_worker *worker);
 
-/* Posts a job at the end of its line. Never blocks long, never fails. For the loop's thread. */
+/*
+ * Posts a job at the end of its line. Never blocks long, never fails. For the main loop, and for a
+ * shard that gives back a lease.
+ */
 void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job);
 
 /*
