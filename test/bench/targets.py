@@ -128,9 +128,9 @@ def tail(run):
     rows = []
     for mode in MODES:
         far = contender(run.touch(), "shm", mode)
-        middle = far["random_read_fault_p50_us"]
+        middle = far["read_fault_p50_us"]
         for name, key, limit in (("p99", "p99", 2.5), ("p99.9", "p999", 20)):
-            figure = far[f"random_read_fault_{key}_us"]
+            figure = far[f"read_fault_{key}_us"]
             ratio = figure["median"] / middle["median"]
             rows.append(judged(f"{name} of a random-read fault, {mode}", f"<= {limit} x p50",
                                f"{shown(figure)} µs, p50 {shown(middle)}", ratio, ratio <= limit))

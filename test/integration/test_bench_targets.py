@@ -27,7 +27,7 @@ def figure(value):
     return {"median": value, "min": value - 1, "max": value + 1}
 def contender(over, mode, read, write):
     return {"over": over, "fault_mode": mode, "random_read_us_per_page": figure(read), "random_write_us_per_page": figure(write),
-            "random_read_fault_p50_us": figure(10), "random_read_fault_p99_us": figure(25), "random_read_fault_p999_us": figure(201)}
+            "read_fault_p50_us": figure(10), "read_fault_p99_us": figure(25), "read_fault_p999_us": figure(201)}
 print(json.dumps({
     "contenders": [contender("floor", "thread", 10, 0), contender("shm", "thread", 11.5, 14.1),
                    contender("floor", "inline", 10, 0), contender("shm", "inline", 11.6, 17)],

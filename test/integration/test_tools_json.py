@@ -29,6 +29,7 @@ PRINTED = {r"\"": "text", "%s": "true or false", "%u": "number", "%llu": "number
 CONFIG = """
 listen: [ unix:{socket} ]
 pools: [ {{ name: main, size: 64M }} ]
+shards: 2
 """
 
 

@@ -192,8 +192,8 @@ static void add_passes(const struct fp_rounds *rounds, json_t *document)
 static const struct fp_rounds_bench touch = {
     .tool = &fp_tool_bench_touch,
     .metrics = {"sequential_read_us_per_page", "strided_read_us_per_page", "random_read_us_per_page",
-                "random_write_us_per_page", "random_read_fault_p50_us", "random_read_fault_p99_us",
-                "random_read_fault_p999_us", NULL},
+                "random_write_us_per_page", "read_fault_p50_us", "read_fault_p99_us", "read_fault_p999_us",
+                NULL},
     .rounds = 5,
     .map_bytes = 256u << 20,
     .local_percent = 25,
@@ -207,7 +207,7 @@ static int touch_main(int argc, char **argv)
 }
 
 static const char *const first_columns[] = {
-    "over", "fault_mode", "random_read_us_per_page", "random_read_fault_p99_us", "pass", NULL};
+    "over", "fault_mode", "random_read_us_per_page", "read_fault_p99_us", "pass", NULL};
 
 const struct fp_tool fp_tool_bench_touch = {
     .name = "touch",
