@@ -27,9 +27,8 @@
 #define LONG_BITS  (8 * sizeof(unsigned long))
 #define NUMA_WORDS (NUMA_NODES / LONG_BITS)
 
-/* The size of a slice, unless a page is larger. Clearing it takes a hundred microseconds, or seven
- * hundred on a virtual machine without nested page tables. */
-#define SLICE_BYTES (256u << 10)
+/* The size of a slice, unless a page is larger. Clearing it takes some hundred microseconds. */
+#define SLICE_BYTES (1ull << 20)
 
 /* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
 static uint64_t huge_page_bytes(void)

@@ -146,16 +146,13 @@ static void test_reserve_recovers(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[3]);
 	struct fp_chunk chunk;
-	int r;
 
 	assert_int_equal(pool->reserve_bytes, 4 * MIB);
 	for (unsigned i = 0; i < 2; i++) {
 		pool->reserve_bytes -= 2 * MIB;
 		assert_int_equal(take(pool, MIB, &chunk), 0);
 		assert_int_equal(pool->reserve_bytes, 2 * MIB);
-		while ((r = fp_pool_refill(pool)) == 1) /* slice by slice */
-			;
-		assert_int_equal(r, 0);
+		assert_int_equal(fp_pool_refill(pool), 0);
 		assert_int_equal(pool->reserve_bytes, 3 * MIB);
 		pool->reserve_bytes -= i * 2 * MIB;
 		assert_int_equal(give(pool, &chunk), 0);
@@ -226,13 +223,12 @@ static void test_small_does_not_wait_for_large(void **state)
 	config.size_bytes = 48 * MIB;
 	pool = open_pool(&config);
 	assert_int_equal(fp_pool_take(pool, 40 * MIB, fp_pool_is_shareable(pool), &large), 1);
-	assert_in_range(slices(pool), 1, 16);
+	assert_in_range(slices(pool), 1, 4);
 	while (fp_pool_take(pool, 40 * MIB, fp_pool_is_shareable(pool), &large) == 1)
 		;
 	assert_int_equal(take(pool, 8 * MIB, &rest), 0);
-	for (uint64_t have_bytes = pool->taken_bytes; pool->taken_bytes > have_bytes - MIB;)
-		assert_int_equal(fp_pool_give(pool, &large), 1);
-	assert_in_range(slices(pool), 1, 16);
+	assert_int_equal(fp_pool_give(pool, &large), 1);
+	assert_in_range(slices(pool), 1, 4);
 	assert_int_equal(give(pool, &large), 0);
 	assert_int_equal(give(pool, &rest), 0);
 	assert_int_equal(pool->reserve_bytes, 48 * MIB);
