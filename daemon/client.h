@@ -15,7 +15,6 @@
 #include "turns.h"
 
 #define FP_CLIENT_NAME_LEN 64
-#define FP_MAX_SHARDS      16 /* the configuration allows no more */
 
 struct fp_clients;
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "client.h"
 #include "clock.h"
 #include "listen.h"
+#include "turns.h"
 #include "wire.h"
 
 #define NAME_MAX_BYTES 63

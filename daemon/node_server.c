@@ -616,8 +616,10 @@ static int serve(struct fp_node_server *server)
 	if (r == 0)
 		r = run_loop(server);
 	fp_shards_stop(&server->shards);
-	fp_loop_done(&server->own.loop);
+	/* Its last jobs may still answer, so the loop and the shards' turns are usable until
+	 * then. */
 	fp_worker_stop(server->worker);
+	fp_loop_done(&server->own.loop);
 	return r;
 }
 

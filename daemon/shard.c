@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -26,7 +25,7 @@ static void on_event(struct fp_op *op, int res, unsigned flags)
 	read_events(fp_container_of(op, struct fp_shard, event_op));
 }
 
-/* Links that have arrived are taken first. So the queue is empty while anything else happens. */
+/* Links that have arrived are taken first. So the queue is empty during the rest of the round. */
 static void begin_round(struct fp_loop *loop)
 {
 	struct fp_shard *shard = fp_container_of(loop, struct fp_shard, loop);
@@ -147,9 +146,7 @@ int fp_shards_start(struct fp_shards *shards, unsigned n, struct fp_conf_error *
 {
 	int r = 0;
 
-	*shards = (struct fp_shards){.items = calloc(n, sizeof(*shards->items))};
-	if (!shards->items)
-		return explain(error, -ENOMEM);
+	*shards = (struct fp_shards){.running = true};
 	init_lock(&shards->rounds);
 	shards->event_fd = eventfd(0, EFD_CLOEXEC);
 	if (shards->event_fd < 0)
@@ -166,7 +163,7 @@ int fp_shards_start(struct fp_shards *shards, unsigned n, struct fp_conf_error *
 
 void fp_shards_stop(struct fp_shards *shards)
 {
-	if (!shards->items)
+	if (!shards->running)
 		return;
 	fp_shards_hold(shards);
 	shards->stopping = true;
@@ -178,8 +175,8 @@ void fp_shards_stop(struct fp_shards *shards)
 	}
 	pthread_rwlock_destroy(&shards->rounds);
 	fp_cleanup_close(&shards->event_fd);
-	free(shards->items);
-	*shards = (struct fp_shards){0};
+	shards->n = 0;
+	shards->running = false;
 }
 
 /* ---- for the main loop ---- */

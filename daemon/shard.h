@@ -75,8 +75,9 @@ struct fp_shard {
 
 /* Zero-initialised, there are none. */
 struct fp_shards {
-	struct fp_shard *items;
+	struct fp_shard items[FP_MAX_SHARDS];
 	unsigned n;
+	bool running;
 	pthread_rwlock_t rounds;
 	int event_fd; /* wakes the main loop */
 	bool stopping;
@@ -87,7 +88,10 @@ struct fp_shards {
  * says why. The calling thread's signal mask is that of the threads.
  */
 int fp_shards_start(struct fp_shards *shards, unsigned n, struct fp_conf_error *error);
-/* Ends the threads and frees all. Call it when no link is left, or when the node fails. */
+/*
+ * Ends the threads. Call it when no link is left, or when the node fails. Links that are left still
+ * refer to their shard, so its turns remain usable.
+ */
 void fp_shards_stop(struct fp_shards *shards);
 
 /*

@@ -18,6 +18,7 @@
 #include <sys/queue.h>
 
 #define FP_TURN_BYTES (128u << 10) /* what a client may use in one round: about 50 µs of work */
+#define FP_MAX_SHARDS 16           /* so many loops beside the main loop have turns of their own, at most */
 
 /* A client's share. Zero-initialised, it has used nothing, and none of its turns waits. */
 struct fp_turn_client {
