@@ -92,11 +92,10 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
 	uint64_t free_pages = fp_budget_free(&far->budget), margin = 2 * fp_budget_margin(&far->budget);
-	uint64_t budget = atomic_load_explicit(&far->budget.pages, memory_order_relaxed);
 
 	if (free_pages < CHUNK_PAGES + margin || fp_budget_is_scarce(&far->budget))
 		return false;
-	return free_pages - CHUNK_PAGES >= budget / 2 ||
+	return fp_budget_keeps_half(&far->budget, CHUNK_PAGES) ||
 	       ((atomic_load_explicit(state, memory_order_relaxed) |
 	         atomic_load_explicit(state - 1, memory_order_relaxed)) &
 	        FILLED); /* true for FILLED and CHANGING */

@@ -301,7 +301,7 @@ static unsigned may_read_ahead(struct fp_server *sv, const struct fp_arrival *a,
 {
 	unsigned want = fp_readahead_fault(&sv->readahead, a->page, ret_stream);
 
-	if (want == 0 && a->zero && fp_budget_is_half_free(&sv->far->budget))
+	if (want == 0 && a->zero && fp_budget_keeps_half(&sv->far->budget, FRESH_AHEAD))
 		want = fp_readahead_begin(&sv->readahead, *ret_stream, FRESH_AHEAD);
 	if (want == 0 || fp_budget_is_scarce(&sv->far->budget))
 		return 0;

@@ -169,9 +169,9 @@ uint64_t fp_budget_free(const struct fp_budget *budget)
 	return resident < max ? max - resident : 0;
 }
 
-bool fp_budget_is_half_free(const struct fp_budget *budget)
+bool fp_budget_keeps_half(const struct fp_budget *budget, unsigned n)
 {
-	return 2 * fp_budget_free(budget) > atomic_load_explicit(&budget->pages, memory_order_relaxed);
+	return fp_budget_free(budget) >= n + atomic_load_explicit(&budget->pages, memory_order_relaxed) / 2;
 }
 
 uint64_t fp_budget_overdrawn(const struct fp_budget *budget)

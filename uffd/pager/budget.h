@@ -83,8 +83,8 @@ bool fp_budget_is_scarce(const struct fp_budget *budget);
 uint64_t fp_budget_overdrawn(const struct fp_budget *budget);
 
 uint64_t fp_budget_free(const struct fp_budget *budget);
-/* True if so much is free that pages may become local before a thread touches them. */
-bool fp_budget_is_half_free(const struct fp_budget *budget);
+/* True if half of the budget stays free after n more pages: so many may come before a touch. */
+bool fp_budget_keeps_half(const struct fp_budget *budget, unsigned n);
 
 /* The low watermark: eviction starts when fewer tokens are free, and ends when twice as many
  * are. */
