@@ -39,7 +39,8 @@ struct memory {
 
 struct result {
 	const char *name;
-	uint64_t bytes, pages; /* of the mapping; its pages that are not local */
+	uint64_t bytes; /* of the mapping */
+	uint64_t pages; /* of these, the pages that are not local */
 	double seconds, together, page_tables;
 	struct part grown[PARTS_MAX]; /* rss: what came since before the first touch */
 	unsigned n;

@@ -373,7 +373,7 @@ def show(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes: about four minutes")
+    parser.add_argument("--quick", action="store_true", help="small sizes: about five minutes")
     parser.add_argument("--rounds", type=int, help="of real programs, which take the longest: 5, or 1 with --quick")
     parser.add_argument("row", nargs="*", metavar="ROW", help=", ".join(ROWS))
     args = parser.parse_args()

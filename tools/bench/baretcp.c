@@ -99,8 +99,10 @@ int fp_baretcp_open(struct fp_baretcp *bare, const void *pages, size_t n_pages)
 		answer(listen_fd, pages, n_pages);
 	}
 	if (bare->fd >= 0 && bare->answerer < 0) {
+		int error = errno;
+
 		close(bare->fd);
-		bare->fd = -errno;
+		bare->fd = -error;
 	}
 	close(listen_fd);
 	return bare->fd < 0 ? bare->fd : 0;
