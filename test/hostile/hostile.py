@@ -31,9 +31,10 @@ TURN_S = 1.0
 SLOWER = 5
 FLOOR_S = 0.002  # a p99 below it says more about the machine than about the node
 SHARED_FLOOR_S = 0.02  # the same where the attackers, who would have machines of their own, take the node's processors
-# Where it takes longer to clear FLOOR_BYTES than SLOW_S, the preferred threads need a whole
-# processor. Then the kernel stops them for 50 ms of each second (sched_rt_runtime_us), and a p99
-# tells nothing below SLOW_FLOOR_S.
+# Where it takes longer to clear FLOOR_BYTES than SLOW_S, each change of a page table costs 5 to 10
+# µs. There, beside new sessions, a lease takes 5 ms in one run and 50 to 90 ms in the next. We do
+# not know why: the node's threads wait less than 2 ms for a CPU, but its loop runs for up to 0.9 s
+# in one piece.
 FLOOR_BYTES, SLOW_S, SLOW_FLOOR_S = 4 << 20, 0.005, 0.1
 SLACK_BYTES = 8 << 20  # what an allocator may keep
 SAMPLE_S = 0.05
