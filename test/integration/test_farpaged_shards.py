@@ -44,9 +44,8 @@ class Shards(NodeCase):
         session = node.session(node.urls[1])
         lease_id = session.lease(MIB)[0]
         links = [session.link() for _ in range(6)]
-        request = frame(WRITE, table([(lease_id, PAGE, 0)]) + bytes(PAGE))
-        for link in links:
-            link.send(request * 20)
+        for i, link in enumerate(links): # each writes to a page of its own: the node does not order WRITEs of two links
+            link.send(frame(WRITE, table([(lease_id, PAGE, i * PAGE)]) + bytes(PAGE)) * 20)
         node.signal(signal.SIGTERM)
         self.assertEqual(node.process.wait(DEADLINE_S), 0)
         self.assertIn("stopped", node.log())
