@@ -44,15 +44,18 @@ os.write(1, b"%d\\n" % (sum(bytes(x)[::4096]) // ord("x")))
 if child: os.wait()
 """
 
-# So many threads read into random pages of their own, by calls that let the others run.
+# So many threads read into random pages of their own, one page each in turn.
 FAULT_BY_TURNS = """
 import os, random, sys, threading
 n = int(sys.argv[1])
 x = memoryview(bytearray(64 << 20))
 zero = os.open("/dev/zero", os.O_RDONLY)
-def touch(first):
-    for page in random.sample(range(first, 16384, n), 6000 // n):
+turns = [threading.Semaphore(i == 0) for i in range(n)]
+def touch(i):
+    for page in random.sample(range(i, 16384, n), 6000 // n):
+        turns[i].acquire()
         os.readv(zero, [x[page << 12:(page << 12) + 1]])
+        turns[(i + 1) % n].release()
 threads = [threading.Thread(target=touch, args=[i]) for i in range(n)]
 [t.start() for t in threads]
 [t.join() for t in threads]

@@ -35,7 +35,7 @@ struct blocked {
 
 struct scene {
 	struct fp_affinity affinity;
-	struct blocked threads[4];
+	struct blocked threads[FP_HOLD_MAX + 1];
 	cpu_set_t all;
 };
 
@@ -143,7 +143,7 @@ static void test_many_are_not_held(void **state)
 	struct scene *s = *state;
 
 	for (unsigned i = 0; i < 32; i++) {
-		faults_in_turn(s, 4);
+		faults_in_turn(s, FP_HOLD_MAX + 1);
 		assert_int_equal(atomic_load(&s->affinity.n_held), 0);
 	}
 }

@@ -105,6 +105,21 @@ static void a_hold_that_makes_faults_seldom_is_not_repeated(void **state)
 	assert_true(run(&trial, &fetch, MANY) >= MANY - MANY / 100);
 }
 
+/* The time that the trials cost, beside the faster way alone. */
+static void trials_of_a_far_slower_way_cost_little(void **state)
+{
+	const struct pace fetch = {.free_ns = 2500 * US, .held_ns = 250 * US};
+	struct fp_hold_trial trial = {0};
+	uint64_t all_ns = 0;
+
+	run(&trial, &fetch, 16);
+	assert_true(trial.held);
+	for (unsigned i = 0; i < MANY; i++)
+		all_ns += fp_hold_trial_window(&trial, window_ns(&fetch, trial.held), SLOW) ? fetch.held_ns
+		                                                                            : fetch.free_ns;
+	assert_true(all_ns < MANY * fetch.held_ns * 102 / 100);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -113,6 +128,7 @@ int main(void)
 	    cmocka_unit_test(disturbances_do_not_decide),
 	    cmocka_unit_test(nothing_is_held_while_faults_are_seldom),
 	    cmocka_unit_test(a_hold_that_makes_faults_seldom_is_not_repeated),
+	    cmocka_unit_test(trials_of_a_far_slower_way_cost_little),
 	};
 
 	rng = test_seed("holdtrial");

@@ -4,8 +4,8 @@
  * To wake a thread on another, idle CPU, an interrupt must bring that CPU out of idle. A fault
  * needs two such wake-ups, and then takes 12 to 49 µs instead of 6 (measured). The scheduler sees
  * the fault thread run and moves the woken thread to an idle CPU each time. So a thread that makes
- * most of the faults is held on the fault thread's CPU, and released when it no longer does. Two or
- * three threads that make nearly all faults together are held if a trial shows that this is faster
+ * most of the faults is held on the fault thread's CPU, and released when it no longer does. Two to
+ * eight threads that make nearly all faults together are held if a trial shows that this is faster
  * (holdtrial.h). More threads keep the CPUs awake themselves, and are not held.
  *
  * The agent's threads run on that CPU, too. On another CPU, an agent thread would interrupt the
@@ -26,7 +26,7 @@
 
 #include "holdtrial.h"
 
-#define FP_HOLD_MAX 3u /* so many threads are held at most */
+#define FP_HOLD_MAX 8u /* so many threads are held at most */
 
 struct fp_affinity {
 	_Atomic bool follow;

@@ -7,6 +7,8 @@
 #define KEEP_MIN  128u  /* windows between two trials */
 #define KEEP_MAX  4096u /* as long as the result stays the same */
 #define GAIN_PART 5u    /* threads are held only if that saves more than a fifth of the time */
+#define COST_PART 50u   /* what a trial of the slower way costs, of the time until the next one */
+#define CLEARLY   2u    /* the tried way is slower by this factor: a few windows are enough */
 
 static void go_to(struct fp_hold_trial *trial, enum fp_hold_phase phase)
 {
@@ -21,13 +23,29 @@ static void measure(struct fp_hold_trial *trial, uint64_t ns)
 	*least_ns = trial->n == 1 ? ns : FP_MIN(*least_ns, ns);
 }
 
-static void keep(struct fp_hold_trial *trial, bool hold)
+/* For how many windows of the faster way a trial of the slower one costs no more than it may. */
+static uint64_t worth_of_a_trial(const struct fp_hold_trial *trial)
+{
+	uint64_t fast_ns = FP_MIN(trial->least_ns[0], trial->least_ns[1]);
+	uint64_t slow_ns = FP_MAX(trial->least_ns[0], trial->least_ns[1]);
+
+	return (MEASURED + 1) * COST_PART * (slow_ns - fast_ns) / FP_MAX(fast_ns, 1u);
+}
+
+static void keep(struct fp_hold_trial *trial, bool hold, uint64_t least)
 {
 	bool same = hold != trial->held; /* the present way is the other one than before the trial */
+	uint64_t longer = same && trial->keep ? 2 * trial->keep : KEEP_MIN;
 
 	trial->held = hold;
-	trial->keep = same && trial->keep ? FP_MIN(2 * trial->keep, KEEP_MAX) : KEEP_MIN;
+	trial->keep = (uint32_t)FP_MIN(FP_MAX(longer, least), KEEP_MAX);
 	go_to(trial, FP_HOLD_KEEP);
+}
+
+static bool is_clearly_slower(const struct fp_hold_trial *trial)
+{
+	return trial->n >= MEASURED / 2 &&
+	       trial->least_ns[trial->held] > CLEARLY * trial->least_ns[!trial->held];
 }
 
 /* Keeps the present way only if it is better. */
@@ -35,7 +53,7 @@ static void decide(struct fp_hold_trial *trial)
 {
 	uint64_t free_ns = trial->least_ns[0];
 
-	keep(trial, trial->least_ns[1] < free_ns - free_ns / GAIN_PART);
+	keep(trial, trial->least_ns[1] < free_ns - free_ns / GAIN_PART, worth_of_a_trial(trial));
 }
 
 /*
@@ -46,7 +64,7 @@ static void decide(struct fp_hold_trial *trial)
 static void stop_holding(struct fp_hold_trial *trial)
 {
 	if (trial->held && (trial->phase == FP_HOLD_SETTLE || trial->phase == FP_HOLD_COMPARE))
-		keep(trial, false);
+		keep(trial, false, 0);
 	else if (trial->held || trial->phase != FP_HOLD_KEEP)
 		*trial = (struct fp_hold_trial){.keep = trial->keep};
 }
@@ -74,7 +92,7 @@ bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slo
 		break;
 	case FP_HOLD_COMPARE:
 		measure(trial, ns);
-		if (trial->n == MEASURED)
+		if (trial->n == MEASURED || is_clearly_slower(trial))
 			decide(trial);
 		break;
 	case FP_HOLD_KEEP:
