@@ -132,7 +132,7 @@ static int fork_while_a_page_waits(struct scene *s, bool without_token)
 	begin(s, FP_NSEC_PER_SEC);
 	budget = &s->agent->far.budget;
 	/* none would come back during the cut */
-	while (fp_budget_free(budget) < 2 * fp_budget_margin(budget))
+	while (fp_budget_is_low(budget))
 		sleep_ns(MS);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);

@@ -547,19 +547,7 @@ static void test_no_handler_runs_while_it_is_locked(void **state)
 	assert_int_equal(atomic_load(&n_in_lock), 0);
 }
 
-/* ---- fault mode inline, and off ---- */
-
-/* 256 pages are evicted in batches. That takes longer while the test's own thread is not bound. */
-static void evict_window(struct scene *s, int cpu)
-{
-	cpu_set_t set;
-
-	sched_getaffinity(0, sizeof(set), &set);
-	if (CPU_COUNT(&set) > 1)
-		usleep(2000);
-	for (unsigned i = 0; i < 4; i++)
-		fp_affinity_evicted(&s->affinity, cpu, 64);
-}
+/* ---- bound threads only, and off ---- */
 
 static bool is_on(int cpu)
 {
@@ -567,32 +555,6 @@ static bool is_on(int cpu)
 
 	sched_getaffinity(0, sizeof(set), &set);
 	return CPU_COUNT(&set) == 1 && CPU_ISSET(cpu, &set);
-}
-
-static void test_the_reclaim_thread_follows(void **state)
-{
-	struct scene *s = *state;
-	cpu_set_t set;
-	int cpu = 0;
-
-	for (unsigned i = 0; i < 16; i++)
-		evict_window(s, -1); /* the CPU is not known */
-	while (!CPU_ISSET(cpu, &s->all))
-		cpu++;
-	for (unsigned i = 0; i < TRIES && !is_on(cpu); i++)
-		evict_window(s, cpu);
-	assert_true(is_on(cpu));
-	while (!CPU_ISSET(++cpu, &s->all))
-		;
-	fp_affinity_evicted(&s->affinity, cpu, 1);
-	assert_true(is_on(cpu)); /* the program has moved */
-	for (unsigned i = 0; i < 2; i++) {
-		usleep(100000);
-		for (unsigned n = 0; n < 4; n++)
-			fp_affinity_evicted(&s->affinity, cpu, 64);
-	}
-	sched_getaffinity(0, sizeof(set), &set);
-	assert_true(CPU_EQUAL(&set, &s->all)); /* evictions have become seldom */
 }
 
 /* The agent's threads follow, but no mask of the program changes. */
@@ -626,9 +588,6 @@ static void test_off(void **state)
 	fp_affinity_init(&s->affinity, false);
 	faults(s, 0, 4 * WINDOW);
 	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
-	for (unsigned i = 0; i < 16; i++)
-		evict_window(s, 0);
-	assert_false(is_on(0));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -655,7 +614,6 @@ int main(void)
 	    TEST(test_a_release_waits_for_the_lock),
 	    TEST(test_a_lock_that_is_never_given_back),
 	    TEST(test_no_handler_runs_while_it_is_locked),
-	    TEST(test_the_reclaim_thread_follows),
 	    TEST(test_only_bound_threads_are_followed),
 	    TEST(test_off),
 	};

@@ -117,9 +117,9 @@ static void test_budget_shrinks_below_what_is_out(void **state)
 static void test_reclaim_is_kicked_once_until_it_looks(void **state)
 {
 	struct fp_budget *room = *state;
-	unsigned margin = (unsigned)fp_budget_margin(room);
+	unsigned batch = fp_budget_batch(room);
 
-	fp_budget_take(room, BUDGET - margin);
+	fp_budget_take(room, BUDGET - batch);
 	assert_int_equal(signals(room->kick_fd), 0);
 	fp_budget_take(room, 1);
 	fp_budget_take(room, 1);
@@ -152,8 +152,11 @@ static void test_batches_fit_the_budget(void **state)
 	for (uint64_t budget = 16; budget < 1u << 20; budget = budget * 3 / 2) {
 		atomic_store(&room->pages, budget);
 		assert_in_range(fp_budget_batch(room), 1, FP_BUDGET_BATCH_MAX);
-		assert_in_range(fp_budget_margin(room), 1, budget / 8);
-		assert_true(fp_budget_batch(room) <= fp_budget_margin(room));
+		assert_in_range(fp_budget_batch(room), 1, budget / 16);
+		fp_budget_take(room, (unsigned)fp_budget_free(room) - fp_budget_batch(room));
+		assert_true(fp_budget_is_low(room));
+		fp_budget_give(room, fp_budget_batch(room));
+		assert_false(fp_budget_is_low(room));
 	}
 }
 

@@ -26,7 +26,7 @@
  * The number of pages of a stage, in which captured pages wait until they are written. A lane can
  * write this many pages at once.
  */
-#define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
+#define FP_STAGE_PAGES (2 * FP_BUDGET_BATCH_MAX)
 
 /*
  * The first pages of the range are the agent's own: two stages and the stop page of the fault
@@ -60,7 +60,6 @@ struct fp_far {
 	/* the pinned ranges; nearly always none, if the kernel can fault on far memory */
 	struct fp_pin_table pins;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
-	_Atomic int fault_cpu;                    /* where the last fault was served inline */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that is to leave found no slot on the nodes that are up */

@@ -84,16 +84,16 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /*
  * True if the budget allows the kernel to fill pages around page. While half of the budget is free,
- * the kernel may fill pages in any chunk. If less is free, but at least two margins and a chunk,
+ * the kernel may fill pages in any chunk. If less is free, but at least two batches and a chunk,
  * the kernel may fill pages in two kinds of chunks only: a chunk that has kernel-filled pages, and
  * the chunk after such a chunk.
  */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
-	uint64_t free_pages = fp_budget_free(&far->budget), margin = 2 * fp_budget_margin(&far->budget);
+	unsigned least = CHUNK_PAGES + 2 * fp_budget_batch(&far->budget);
 
-	if (free_pages < CHUNK_PAGES + margin || fp_budget_is_scarce(&far->budget))
+	if (fp_budget_free(&far->budget) < least || fp_budget_is_scarce(&far->budget))
 		return false;
 	return fp_budget_keeps_half(&far->budget, CHUNK_PAGES) ||
 	       ((atomic_load_explicit(state, memory_order_relaxed) |

@@ -1,7 +1,6 @@
 /* See evict.h. Runs on the fault path, so only fp_evictor_new allocates (law 4). */
 #include "evict.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,33 +104,33 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 }
 
 /*
- * Refuses each page whose bit is set in the parameter which. Moves the other pages to the start of
- * the array pages and returns their number.
+ * Refuses the pages that a system call has pinned. Moves the others to the start of the array, and
+ * returns their number.
  */
-static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64_t which)
+static unsigned without_pinned(struct fp_far *far, uint32_t *pages, unsigned n)
 {
 	unsigned kept = 0;
 
-	static_assert(BATCH <= 64, "a bit each");
-	for (unsigned i = 0; i < n; i++)
-		if (which >> i & 1)
-			fp_capture_refuse(far, pages[i]);
-		else
-			pages[kept++] = pages[i];
+	for (unsigned first = 0, k; first < n; first += k) {
+		uint64_t pinned;
+
+		k = FP_MIN(n - first, FP_PIN_LOOK_MAX);
+		pinned = fp_pin_look(&far->pins, pages + first, k);
+		for (unsigned i = 0; i < k; i++)
+			if (pinned >> i & 1)
+				fp_capture_refuse(far, pages[first + i]);
+			else
+				pages[kept++] = pages[first + i];
+	}
 	return kept;
 }
 
-/*
- * Refuses pages that a system call has pinned. All victims' words already say LEAVING: a call that
- * pins one from now on sees that, and waits.
- */
+/* All victims' words already say LEAVING: a call that pins one from now on sees that, and waits. */
 static void spare_pinned(struct fp_evictor *ev)
 {
-	struct fp_pin_table *pins = &ev->far->pins;
-
 	fp_pin_fence();
-	ev->n_drops = put_back(ev->far, ev->drops, ev->n_drops, fp_pin_look(pins, ev->drops, ev->n_drops));
-	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
+	ev->n_drops = without_pinned(ev->far, ev->drops, ev->n_drops);
+	ev->n_takes = without_pinned(ev->far, ev->takes, ev->n_takes);
 }
 
 /* old: the page's word before the step that had this action. */

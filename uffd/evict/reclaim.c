@@ -23,7 +23,6 @@
 #include "kernel_filled.h"
 #include "thread.h"
 
-#define LANE_PAGES   (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS      (50 * FP_NSEC_PER_MSEC)
 #define MANY_THREADS 64u /* assumed number of threads if it is not known */
 #define REVIVE_NS    FP_NSEC_PER_SEC
@@ -89,29 +88,16 @@ static void run_pageout(struct fp_reclaim *rc)
 	}
 }
 
-/*
- * True below the high watermark, which is two margins of free tokens. A thread that takes tokens
- * wakes the reclaim thread when less than one margin is left.
- */
-static bool wants_room(const struct fp_reclaim *rc)
-{
-	const struct fp_budget *budget = &rc->far->budget;
-
-	return fp_budget_free(budget) < 2 * fp_budget_margin(budget);
-}
-
 /* Evicts while there is too little room. False if tokens are wanted and no eviction could begin. */
 static bool run_evictions(struct fp_reclaim *rc)
 {
 	unsigned n, sum = 0;
 
-	while (wants_room(rc)) {
+	while (fp_budget_is_low(&rc->far->budget)) {
 		n = fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->budget));
 		if (n == 0)
 			return sum || fp_evictor_busy(rc->evictor);
 		sum += n;
-		if (rc->reads)
-			fp_affinity_evicted(rc->affinity, atomic_load(&rc->far->fault_cpu), n);
 	}
 	return true;
 }
@@ -380,7 +366,7 @@ static int open_path(struct fp_reclaim *rc, char *stage)
 	int r = 0;
 
 	if (!fp_store_is_direct(rc->far->store))
-		r = fp_lane_open(rc->far->store, LANE_PAGES, &rc->lane);
+		r = fp_lane_open(rc->far->store, FP_STAGE_PAGES, &rc->lane);
 	return r < 0 ? r : fp_evictor_new(rc->far, rc->lane, stage, &rc->evictor);
 }
 

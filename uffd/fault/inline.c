@@ -26,15 +26,12 @@
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread may keep a server */
 #define YIELDS       64u                     /* how often a waiting thread yields before it sleeps */
 #define LOOK_MS      10
-#define NOTE_EVERY   64u /* a thread that stays on its CPU notes it again after so many faults */
-#define GONE_TRIES   3u  /* after so many installs without effect, the page counts as unmapped */
+#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {
 	_Atomic bool busy;   /* the thread that sets it owns the other fields */
 	_Atomic bool behind; /* not busy, but some of its pages are on their way or wait for a token */
-	int noted_cpu;       /* the CPU of its last fault, plus one; 0: it has served none */
-	unsigned n_same;     /* faults on that CPU; it may wrap */
 	struct fp_server server;
 	struct fp_spin spin;
 } __attribute__((aligned(64)));
@@ -231,21 +228,6 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }
 
-/*
- * Seldom writes a line that all threads share, unless a thread has moved. If the comparison were
- * with far->fault_cpu, threads on several CPUs would write it with every fault, and the reclaim
- * thread would run after each of them.
- */
-static void note_cpu(struct fp_far *far, struct inline_server *p)
-{
-	int cpu = sched_getcpu();
-
-	if (p->noted_cpu == cpu + 1 && ++p->n_same % NOTE_EVERY)
-		return;
-	p->noted_cpu = cpu + 1;
-	atomic_store_explicit(&far->fault_cpu, cpu, memory_order_relaxed);
-}
-
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
 	struct inline_server *p;
@@ -255,9 +237,9 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
-	note_cpu(in->far, p);
 	fp_serve(&p->server, fault, fp_clock_ns());
 	finish(p, fp_far_page(in->far, fault->addr));
+	fp_serve_keep_room(&p->server);
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }

@@ -163,10 +163,7 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 
 /* ---- budget ---- */
 
-/*
- * Called when reclaim fell behind. Returns false if no page could be evicted here: the evictor is
- * busy, or no page can leave.
- */
+/* Evicts a batch here. False: the evictor is busy, or no page can leave. */
 static bool make_room(struct fp_server *sv)
 {
 	unsigned n;
@@ -188,6 +185,12 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 		if (!make_room(sv))
 			return 0;
 	return got;
+}
+
+void fp_serve_keep_room(struct fp_server *sv)
+{
+	if (sv->evictor && fp_budget_is_low(&sv->far->budget))
+		(void)make_room(sv);
 }
 
 /* A token for the page of a. If none is free, the fault waits: for an eviction now, or later. */

@@ -39,7 +39,7 @@ struct fp_server {
 	const struct fp_layout *layout; /* limits read-ahead; read without its lock */
 	struct fp_lane *lane;           /* for pages that a thread waits for; NULL: all nodes are mapped */
 	struct fp_lane *ahead;          /* for pages that are read ahead; NULL: all nodes are mapped */
-	struct fp_evictor *evictor;     /* makes room if reclaim falls behind; NULL: over a wire */
+	struct fp_evictor *evictor;     /* evicts where the fault is served; NULL: over a wire */
 	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
 	unsigned n_copies;           /* pages that faults copied from mapped memory; it may wrap */
@@ -80,6 +80,12 @@ void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint6
  * passed. Stops at the first arrival that must wait longer.
  */
 void fp_serve_starved(struct fp_server *server);
+
+/*
+ * Evicts a batch if few tokens are free. Threads that serve their own faults call it after each: an
+ * eviction on the program's CPU needs no wake-up, and interrupts no other CPU for the TLB.
+ */
+void fp_serve_keep_room(struct fp_server *server);
 
 /*
  * Called over a wire only. Ends arrivals whose bytes have come: all arrivals that threads wait for,

@@ -17,7 +17,6 @@
 #define SHARE        8u  /* a thread with fewer faults of a window is not held beside others */
 #define NEARLY_ALL   60u /* several threads are held only if they make so many faults of a window */
 #define SLOW_PAGE_NS (100 * FP_NSEC_PER_USEC) /* with slower faults, nothing is tried */
-#define EVICTED      256u                     /* pages of a window in fault mode inline */
 #define SELDOM       32u /* with fewer faults between two ticks, held threads are released */
 #define LOCK_NS      (10 * FP_NSEC_PER_MSEC) /* the longest wait for the lock */
 #define NO_HOLD_NS   (20 * FP_NSEC_PER_MSEC) /* after a release, so long no thread is held */
@@ -298,36 +297,6 @@ void fp_affinity_fault(struct fp_affinity *af, uint32_t tid)
 	count(af, tid);
 	if (++af->faults == WINDOW)
 		end_window(af);
-}
-
-/* Binds the agent's threads to the CPU, or with -1 gives them back their own CPUs. */
-static void bind_agents(struct fp_affinity *af, int cpu)
-{
-	cpu_set_t one;
-
-	if (cpu == af->cpu)
-		return;
-	CPU_ZERO(&one);
-	if (cpu >= 0)
-		CPU_SET(cpu, &one);
-	place_agents(af, cpu >= 0 ? &one : &af->own);
-	af->cpu = cpu;
-}
-
-void fp_affinity_evicted(struct fp_affinity *af, int cpu, uint32_t n)
-{
-	uint64_t now_ns;
-
-	if (!af->follow || cpu < 0 || cpu >= CPU_SETSIZE)
-		return;
-	af->evicted += n;
-	if (af->evicted >= EVICTED) {
-		now_ns = fp_clock_ns();
-		fp_hold_trial_window(&af->trial, now_ns - af->window_ns, EVICTED * SLOW_PAGE_NS);
-		af->window_ns = now_ns;
-		af->evicted = 0;
-	}
-	bind_agents(af, af->trial.held ? cpu : -1);
 }
 
 void fp_affinity_tick(struct fp_affinity *af)

@@ -10,10 +10,10 @@
  *
  * The agent's threads run on that CPU, too. On another CPU, an agent thread would interrupt the
  * held threads with each page that it takes from the program. In fault mode inline no thread is
- * held. But the reclaim thread follows the program to its CPU if a trial shows that this is faster.
+ * held: threads fault and evict where they are.
  *
- * The fault thread calls fp_affinity_fault, or the reclaim thread calls fp_affinity_evicted. Any
- * thread may call fp_affinity_release and fp_affinity_tick.
+ * The fault thread calls fp_affinity_fault. Any thread may call fp_affinity_release and
+ * fp_affinity_tick.
  */
 #ifndef FP_AFFINITY_H
 #define FP_AFFINITY_H
@@ -38,8 +38,7 @@ struct fp_affinity {
 	uint32_t faults;                    /* all faults in this window */
 	uint64_t window_ns;                 /* when this window began */
 	uint32_t crew[FP_HOLD_MAX], n_crew; /* the threads that the last window suggested to hold */
-	struct fp_hold_trial trial;         /* of this crew; in fault mode inline, of the reclaim thread */
-	uint32_t evicted;                   /* pages in this window, in fault mode inline */
+	struct fp_hold_trial trial;         /* of this crew */
 	_Atomic uint32_t recent;            /* faults since the last tick */
 	/*
 	 * The lock of the fields below. The fault thread and the tick only try it; others wait for
@@ -66,13 +65,6 @@ void fp_affinity_join(struct fp_affinity *affinity);
 
 /* Counts a fault of thread tid. Called by the fault thread. */
 void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
-
-/*
- * Tells that n pages were evicted, and on which CPU the program faulted last (negative: not known).
- * Called by the reclaim thread in fault mode inline, where no fault thread counts. A trial then
- * decides whether it follows the program to that CPU.
- */
-void fp_affinity_evicted(struct fp_affinity *affinity, int cpu, uint32_t n);
 
 /* Called at intervals: releases the held threads if they now fault seldom. */
 void fp_affinity_tick(struct fp_affinity *affinity);

@@ -13,7 +13,7 @@
 static void go_to(struct fp_hold_trial *trial, enum fp_hold_phase phase)
 {
 	trial->phase = phase;
-	trial->n = 0;
+	trial->n = trial->n_changed = 0;
 }
 
 static void measure(struct fp_hold_trial *trial, uint64_t ns)
@@ -42,10 +42,18 @@ static void keep(struct fp_hold_trial *trial, bool hold, uint64_t least)
 	go_to(trial, FP_HOLD_KEEP);
 }
 
-static bool is_clearly_slower(const struct fp_hold_trial *trial)
+/* True if half of the windows suffice: the one way is slower by far. */
+static bool is_clear(const struct fp_hold_trial *trial)
 {
-	return trial->n >= MEASURED / 2 &&
-	       trial->least_ns[trial->held] > CLEARLY * trial->least_ns[!trial->held];
+	return trial->n >= MEASURED / 2 && (trial->least_ns[0] > CLEARLY * trial->least_ns[1] ||
+	                                    trial->least_ns[1] > CLEARLY * trial->least_ns[0]);
+}
+
+/* True if the kept way has become slower by far than it was in its trial: the work has changed. */
+static bool has_changed(struct fp_hold_trial *trial, uint64_t ns)
+{
+	trial->n_changed = ns > CLEARLY * trial->least_ns[trial->held] ? trial->n_changed + 1 : 0;
+	return trial->n_changed == MEASURED;
 }
 
 /* Keeps the present way only if it is better. */
@@ -92,11 +100,13 @@ bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slo
 		break;
 	case FP_HOLD_COMPARE:
 		measure(trial, ns);
-		if (trial->n == MEASURED || is_clearly_slower(trial))
+		if (trial->n == MEASURED || is_clear(trial))
 			decide(trial);
 		break;
 	case FP_HOLD_KEEP:
-		if (trial->n == trial->keep)
+		if (has_changed(trial, ns))
+			trial->keep = 0;
+		if (trial->keep == 0 || trial->n == trial->keep)
 			go_to(trial, FP_HOLD_MEASURE);
 		break;
 	}

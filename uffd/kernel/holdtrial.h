@@ -3,19 +3,19 @@
  * uffd/kernel. Pure: no system call, one thread.
  *
  * Threads that only fetch pages are faster together on the fault thread's CPU, because no idle CPU
- * has to be woken for each fault. Threads that compute between their faults need all CPUs. In fault
- * mode inline, an eviction on another CPU interrupts the program, but goes on beside it. Only a
+ * has to be woken for each fault. Threads that compute between their faults need all CPUs. Only a
  * trial can tell what is faster:
  *
  *   MEASURE ──enough windows──> SETTLE ──one window──> COMPARE ──enough windows──> KEEP ─┐
  *      ^   this way                       other way                                      │
  *      └────────────────────────────────── windows_left is 0 ───────────────────────────┘
  *
- * A window is a fixed number of faults, or of evicted pages. While these are seldom, nothing is
- * tried and nothing is held: then it is better not to disturb the scheduler. Faults that become
- * seldom in a trial of holding end it: free is kept. A way that turns out twice as slow is tried
- * for a few windows only, and KEEP is so long that the next trial costs no more than a fiftieth of
- * it.
+ * A window is a fixed number of faults. While these are seldom, nothing is tried and nothing is
+ * held: then it is better not to disturb the scheduler. Faults that become seldom in a trial of
+ * holding end it: free is kept. A way that turns out twice as slow is tried for a few windows only,
+ * and KEEP is so long that the next trial costs no more than a fiftieth of it. If the kept way
+ * takes twice the time that it took in its trial, the program does other work: then KEEP ends at
+ * once.
  */
 #ifndef FP_HOLDTRIAL_H
 #define FP_HOLDTRIAL_H
@@ -32,6 +32,7 @@ struct fp_hold_trial {
 	bool was_slow;        /* in the last window, faults were seldom */
 	uint32_t n;           /* windows of this phase so far */
 	uint32_t keep;        /* length of the last KEEP, in windows */
+	uint32_t n_changed;   /* windows in a row that took far longer than in the trial */
 	uint64_t least_ns[2]; /* the fastest window: [0] free, [1] held; a disturbance only adds time */
 };
 

@@ -9,7 +9,7 @@
 #include "fdutil.h"
 #include "store.h"
 
-#define MARGIN_MAX       256u
+#define BATCH_PART       16u   /* a batch is this part of a small budget */
 #define THREAD_NEEDS     8u    /* pages per thread: four for an instruction, four for a signal handler */
 #define THREADS_NEED_MAX 4096u /* pages */
 
@@ -95,7 +95,7 @@ unsigned fp_budget_take(struct fp_budget *budget, unsigned n)
 			break;
 	} while (!atomic_compare_exchange_weak(&budget->resident, &resident, resident + take));
 	note_peak(budget, resident + take);
-	if (resident + take + fp_budget_margin(budget) > max)
+	if (resident + take + fp_budget_batch(budget) > max)
 		fp_budget_kick(budget);
 	return (unsigned)take;
 }
@@ -182,16 +182,18 @@ uint64_t fp_budget_overdrawn(const struct fp_budget *budget)
 	return resident > max ? resident - max : 0;
 }
 
-uint64_t fp_budget_margin(const struct fp_budget *budget)
-{
-	uint64_t margin = atomic_load_explicit(&budget->pages, memory_order_relaxed) / 16;
-
-	return margin < 1 ? 1 : FP_MIN(margin, (uint64_t)MARGIN_MAX);
-}
-
 unsigned fp_budget_batch(const struct fp_budget *budget)
 {
-	return (unsigned)FP_MIN(fp_budget_margin(budget), (uint64_t)FP_BUDGET_BATCH_MAX);
+	uint64_t part = atomic_load_explicit(&budget->pages, memory_order_relaxed) / BATCH_PART;
+
+	return part < 1 ? 1 : (unsigned)FP_MIN(part, (uint64_t)FP_BUDGET_BATCH_MAX);
+}
+
+bool fp_budget_is_low(const struct fp_budget *budget)
+{
+	unsigned batch = fp_budget_batch(budget);
+
+	return fp_budget_free(budget) < batch + (batch + 1) / 2;
 }
 
 void fp_budget_kick(struct fp_budget *budget)

@@ -10,7 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_BUDGET_BATCH_MAX 64u /* how many pages are evicted at once, at most */
+/*
+ * How many pages are evicted at once, at most. A batch holds up one fault in so many for as long as
+ * it takes. So it is larger than 100, with some room: then the 99th percentile of a fault does not
+ * see it. And it is not larger than that, for the sake of the 99.9th.
+ */
+#define FP_BUDGET_BATCH_MAX 144u
 
 struct fp_budget {
 	_Atomic uint64_t pages;
@@ -86,13 +91,13 @@ uint64_t fp_budget_free(const struct fp_budget *budget);
 /* True if half of the budget stays free after n more pages: so many may come before a touch. */
 bool fp_budget_keeps_half(const struct fp_budget *budget, unsigned n);
 
-/* The low watermark: eviction starts when fewer tokens are free, and ends when twice as many
- * are. */
-uint64_t fp_budget_margin(const struct fp_budget *budget);
 /*
  * How many pages to evict at once: few if the budget is small, so that one batch does not empty it.
+ * This is also the low watermark: when fewer tokens are free, the reclaim thread is kicked.
  */
 unsigned fp_budget_batch(const struct fp_budget *budget);
+/* True below the high watermark, which is a batch and a half of free tokens: then pages leave. */
+bool fp_budget_is_low(const struct fp_budget *budget);
 
 /* Wakes the reclaim thread. Further kicks do nothing until it looks. */
 void fp_budget_kick(struct fp_budget *budget);

@@ -22,6 +22,7 @@
 #define FP_PIN_LINE     8u         /* ranges in a cache line; each thread begins to search in another line */
 #define FP_PIN_MAX      (1u << 18) /* how many ranges all threads can pin at once */
 #define FP_PIN_NO_PLACE UINT32_MAX
+#define FP_PIN_LOOK_MAX 64u /* how many pages one look asks for, a bit each */
 
 struct fp_page_range {
 	uint32_t page, n; /* n > 0 */
@@ -65,8 +66,8 @@ static inline void fp_pin_fence(void)
 }
 
 /*
- * Tells which of n pages (at most 64) are pinned: one bit for each page. The evictor calls it after
- * a fence. The result never misses a pin, but may contain one that has just ended.
+ * Tells which of n pages (at most FP_PIN_LOOK_MAX) are pinned: one bit for each page. The evictor
+ * calls it after a fence. The result never misses a pin, but may contain one that has just ended.
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
