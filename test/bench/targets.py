@@ -29,6 +29,7 @@ MODES = ("thread", "inline")
 LIMIT_S = 3600  # of one bench
 
 Row = collections.namedtuple("Row", "work target seen ratio verdict")
+SHOWN = ("verdict", "ratio", "work", "target", "seen")  # the longest last: it may leave the terminal
 
 
 class NotHere(Exception):
@@ -366,9 +367,10 @@ def machine():
 
 
 def show(rows):
-    widths = [max(len(row[i]) for row in rows) for i in range(len(Row._fields))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(), flush=True)
+    table = [[getattr(row, field) for field in SHOWN] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for cells in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip(), flush=True)
 
 
 def main():

@@ -2,6 +2,7 @@
 that fails ends no other row.
 """
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -60,61 +61,61 @@ class Targets(unittest.TestCase):
         os.chmod(path, 0o700)
 
     def rows(self, status, *names):
-        """Gives each row as (work, ratio and verdict), and all that was printed."""
+        """Gives verdict and ratio of each row by its work, and all that was printed."""
         done = subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               env={**os.environ, "FARPAGE_BUILD": self.build.name})
         self.assertEqual((done.returncode, done.stderr), (status, ""), done.stdout)
-        lines = [line.split("  ") for line in done.stdout.splitlines()]
-        return {cells[0]: [cell.strip() for cell in cells if cell.strip()][-2:] for cells in lines if len(cells) > 1}, done.stdout
+        lines = [re.split("  +", line) for line in done.stdout.splitlines()]
+        return {cells[2]: cells[:2] for cells in lines if len(cells) > 2}, done.stdout
 
     def test_met_and_missed(self):
         self.program("tools/farpage", FARPAGE)
         self.program("test/bench/victims", VICTIMS)
         self.program("test/bench/tcpfloor", TCPFLOOR)
         rows, text = self.rows(0, "read", "write", "tail", "victims", "node")
-        self.assertRegex(text, r"worst: farpaged, 2 shards, 1 x 4 KiB, 8 READs .*: 1\.25 \[1\.20 1\.30\] µs .*, bare 1\.00 \[0\.90 1\.10\] +1\.250 +met")
-        self.assertEqual(rows["random read, thread"], ["1.150", "met"])
-        self.assertEqual(rows["random read, inline"], ["1.160", "MISSED"])
-        self.assertEqual(rows["random write, thread"], ["1.410", "MISSED"])
-        self.assertEqual(rows["random write, inline"], ["1.700", "met"])
-        self.assertEqual(rows["p99 of a random-read fault, thread"], ["2.500", "met"])
-        self.assertEqual(rows["p99.9 of a random-read fault, inline"], ["20.100", "MISSED"])
+        self.assertRegex(text, r"met +1\.250 .*worst: farpaged, 2 shards, 1 x 4 KiB, 8 READs .*: 1\.25 \[1\.20 1\.30\] µs .*, bare 1\.00 \[0\.90 1\.10\]")
+        self.assertEqual(rows["random read, thread"], ["met", "1.150"])
+        self.assertEqual(rows["random read, inline"], ["MISSED", "1.160"])
+        self.assertEqual(rows["random write, thread"], ["MISSED", "1.410"])
+        self.assertEqual(rows["random write, inline"], ["met", "1.700"])
+        self.assertEqual(rows["p99 of a random-read fault, thread"], ["met", "2.500"])
+        self.assertEqual(rows["p99.9 of a random-read fault, inline"], ["MISSED", "20.100"])
         self.assertIn("11.5 [10.5 12.5] µs a page, 95 % fetched; floor 10.0 [9.0 11.0]", text)
-        self.assertRegex(text, r"(?m)^eviction choice, beside LRU .* 1\.050 +met$")
-        self.assertRegex(text, r"(?m)^eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond +1\.010 +MISSED$")
+        self.assertRegex(text, r"(?m)^met +1\.050 +eviction choice, beside LRU ")
+        self.assertRegex(text, r"(?m)^MISSED +1\.010 +eviction choice, beside FIFO .*worst: b, 25 % local; 1 of 2 beyond$")
         self.assertRegex(text, r"(?m)^6 met, 5 MISSED; ")
 
     def test_failures_end_no_row(self):
         self.program("tools/farpage", FARPAGE)
         rows, text = self.rows(1, "victims", "tcp", "rdma", "tail")
-        self.assertRegex(text, r"(?m)^eviction choice +FAILED$")
+        self.assertRegex(text, r"(?m)^FAILED +eviction choice$")
         self.assertRegex(text, r"(?m)^eviction choice: FileNotFoundError: .*victims")
         self.assertRegex(text, r"(?m)^fault over tcp: RuntimeError: .*: farpage: it is broken$")
         self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
-        self.assertEqual(rows["p99 of a random-read fault, inline"], ["2.500", "met"])
+        self.assertEqual(rows["p99 of a random-read fault, inline"], ["met", "2.500"])
 
     def test_nothing_measured(self):
         self.program("test/bench/tcpfloor", "#!/bin/sh\necho no farpaged")
         self.program("test/bench/victims", "#!/bin/sh\necho '[]'")
         text = self.rows(1, "node", "victims")[1]
-        self.assertRegex(text, r"(?m)^farpaged's CPU over tcp +FAILED$")
-        self.assertRegex(text, r"(?m)^eviction choice +FAILED$")
+        self.assertRegex(text, r"(?m)^FAILED +farpaged's CPU over tcp$")
+        self.assertRegex(text, r"(?m)^FAILED +eviction choice$")
 
     def test_killed_with_little_memory(self):
         """Where zram finishes nothing, the rows of other shares of local memory remain."""
         self.program("tools/farpage", FARPAGE.replace('load == "hash" else 2', 'percent == 25 else 2'))
         text = self.rows(1, "programs")[1]
-        self.assertRegex(text, r"(?m)^real programs, thread, 50 % .* met$|^real programs, thread, 50 % .* MISSED$")
-        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +not run$")
+        self.assertRegex(text, r"(?m)^(met|MISSED) .* real programs, thread, 50 % ")
+        self.assertRegex(text, r"(?m)^not run +real programs, thread, 25 %$")
         self.assertRegex(text, r"(?m)^real programs, thread, 25 %: with zram, every program was killed")
 
     def test_programs(self):
         """A workload that fails, one that is not installed, and one that zram can't finish."""
         self.program("tools/farpage", FARPAGE)
         text = self.rows(1, "programs")[1]
-        self.assertRegex(text, r"(?m)^real programs, thread, 25 % +>= 1.5 x .*geometric mean of 6; hash: zram killed +2\.000 +MISSED$")
-        self.assertRegex(text, r"(?m)^real programs, inline, 50 % +none slower .*slowest: sort, of 6.* +1\.500 +MISSED$")
-        self.assertRegex(text, r"(?m)^real programs, a workload +FAILED$")
+        self.assertRegex(text, r"(?m)^MISSED +2\.000 +real programs, thread, 25 % +>= 1.5 x .*geometric mean of 6; hash: zram killed$")
+        self.assertRegex(text, r"(?m)^MISSED +1\.500 +real programs, inline, 50 % +none slower .*slowest: sort, of 6")
+        self.assertRegex(text, r"(?m)^FAILED +real programs, a workload$")
         self.assertRegex(text, r"(?m)^graph: .*it is broken$")
         self.assertRegex(text, r"(?m)^real programs: redis-server is not installed$")
         self.assertRegex(text, r"(?m)^real programs, inline, 25 %, seconds to zram's: quicksort 0\.50 \(zram has 16 MiB more\), .*sort 1\.50 \(zram has 16 MiB more\)$")
