@@ -19,8 +19,6 @@
 
 struct fp_budget {
 	_Atomic uint64_t pages;
-	_Atomic uint64_t resident; /* tokens in use: arriving, resident or leaving pages */
-	_Atomic uint64_t peak;
 	_Atomic uint64_t *peak_bytes; /* a copy of peak for readers outside the process; NULL: none */
 	_Atomic uint64_t pinned;      /* pages that calls have pinned; some may count twice */
 	_Atomic uint64_t excess;      /* pages granted beyond the limit, as all resident ones are pinned */
@@ -30,6 +28,9 @@ struct fp_budget {
 	_Atomic bool kicked;          /* the reclaim thread was woken, and has not looked yet */
 	int starved_fd;               /* eventfd: signalled when tokens come back */
 	int kick_fd;                  /* eventfd: wakes the reclaim thread */
+	char pad[64];                 /* each fault reads what is above, and writes what is below */
+	_Atomic uint64_t resident;    /* tokens in use: arriving, resident or leaving pages */
+	_Atomic uint64_t peak;
 };
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);

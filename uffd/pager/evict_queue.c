@@ -27,14 +27,25 @@
 static_assert(FP_EVICT_LEVELS == 1u << LEVEL_BITS, "a past has room for the level");
 static_assert(STAMPS + 1 == 1u << (FP_EVICT_PAST_BITS - LEVEL_BITS), "and for the stamp");
 
+/* The inbox of the calling thread, plus one; 0: it has none yet. */
+static __thread unsigned own_inbox __attribute__((tls_model("initial-exec")));
+static _Atomic unsigned n_owners;
+
 /* ---- life ---- */
+
+static void init_locks(struct fp_evict_queue *queue)
+{
+	/* plain mutexes: an adaptive one reads the time stamp counter, which PR_SET_TSC may
+	 * forbid */
+	pthread_mutex_init(&queue->lock, NULL);
+	for (unsigned i = 0; i < FP_EVICT_INBOXES; i++)
+		pthread_mutex_init(&queue->inboxes[i].lock, NULL);
+}
 
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *next)
 {
 	*queue = (struct fp_evict_queue){.next = next, .k = K_START};
-	/* a plain mutex: an adaptive one reads the time stamp counter, which PR_SET_TSC may
-	 * forbid */
-	pthread_mutex_init(&queue->lock, NULL);
+	init_locks(queue);
 	fp_evict_queue_set_budget(queue, 0);
 	queue->epoch_left = queue->epoch_pages;
 }
@@ -42,6 +53,8 @@ void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *next)
 void fp_evict_queue_done(struct fp_evict_queue *queue)
 {
 	queue->next = NULL;
+	for (unsigned i = 0; i < FP_EVICT_INBOXES; i++)
+		pthread_mutex_destroy(&queue->inboxes[i].lock);
 	pthread_mutex_destroy(&queue->lock);
 }
 
@@ -190,12 +203,57 @@ static unsigned level_of(struct fp_evict_queue *queue, uint32_t past)
 
 /* ---- entries ---- */
 
-void fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page, uint32_t past)
+static struct fp_evict_inbox *inbox_of_thread(struct fp_evict_queue *queue)
+{
+	if (own_inbox == 0)
+		own_inbox = atomic_fetch_add(&n_owners, 1) % FP_EVICT_INBOXES + 1;
+	return &queue->inboxes[own_inbox - 1];
+}
+
+static uint32_t n_in(const struct fp_evict_inbox *inbox)
+{
+	return atomic_load_explicit(&inbox->n, memory_order_relaxed);
+}
+
+/* Called with the inbox's lock held. */
+static void empty_inbox(struct fp_evict_queue *queue, struct fp_evict_inbox *inbox)
 {
 	pthread_mutex_lock(&queue->lock);
-	if (!(queue->next[page] & ENTRY))
-		append(queue, &queue->lists[level_of(queue, past)], page);
+	for (uint32_t i = 0; i < n_in(inbox); i++) {
+		const struct fp_evict_entry *e = &inbox->entries[i];
+
+		if (!(queue->next[e->page] & ENTRY))
+			append(queue, &queue->lists[level_of(queue, e->past)], e->page);
+	}
 	pthread_mutex_unlock(&queue->lock);
+	atomic_store_explicit(&inbox->n, 0, memory_order_relaxed);
+}
+
+static void empty_inboxes(struct fp_evict_queue *queue)
+{
+	for (unsigned i = 0; i < FP_EVICT_INBOXES; i++) {
+		struct fp_evict_inbox *inbox = &queue->inboxes[i];
+
+		if (n_in(inbox) == 0)
+			continue;
+		pthread_mutex_lock(&inbox->lock);
+		empty_inbox(queue, inbox);
+		pthread_mutex_unlock(&inbox->lock);
+	}
+}
+
+void fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page, uint32_t past)
+{
+	struct fp_evict_inbox *inbox = inbox_of_thread(queue);
+	uint32_t n;
+
+	pthread_mutex_lock(&inbox->lock);
+	n = n_in(inbox);
+	inbox->entries[n] = (struct fp_evict_entry){.page = page, .past = past};
+	atomic_store_explicit(&inbox->n, n + 1, memory_order_relaxed);
+	if (n + 1 == FP_EVICT_INBOX_MAX)
+		empty_inbox(queue, inbox);
+	pthread_mutex_unlock(&inbox->lock);
 }
 
 unsigned fp_evict_queue_pop(struct fp_evict_queue *queue, struct fp_evict_entry *ret_entries, unsigned max)
@@ -203,6 +261,7 @@ unsigned fp_evict_queue_pop(struct fp_evict_queue *queue, struct fp_evict_entry 
 	struct fp_evict_list *list;
 	unsigned n = 0;
 
+	empty_inboxes(queue);
 	pthread_mutex_lock(&queue->lock);
 	while (n < max && (list = choose_list(queue))) {
 		unsigned level = (unsigned)(list - queue->lists);
@@ -230,6 +289,7 @@ static void cut_list(struct fp_evict_queue *queue, struct fp_evict_list *list, u
 
 void fp_evict_queue_cut(struct fp_evict_queue *queue, uint32_t first, uint32_t last)
 {
+	empty_inboxes(queue);
 	pthread_mutex_lock(&queue->lock);
 	for (unsigned i = 0; i < FP_EVICT_LEVELS; i++)
 		cut_list(queue, &queue->lists[i], first, last);
@@ -239,5 +299,6 @@ void fp_evict_queue_cut(struct fp_evict_queue *queue, uint32_t first, uint32_t l
 void fp_evict_queue_renew(struct fp_evict_queue *queue)
 {
 	memset(queue->lists, 0, sizeof(queue->lists));
-	pthread_mutex_init(&queue->lock, NULL);
+	memset(queue->inboxes, 0, sizeof(queue->inboxes));
+	init_locks(queue);
 }

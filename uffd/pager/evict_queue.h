@@ -26,19 +26,39 @@
  * that it never was. The page's word keeps its past (pager.h).
  *
  * A page has one entry at most. The lists are linked through an array with an item for each page,
- * so a push never fails and allocates nothing (law 4). Only agent code takes the lock, for a few
+ * so a push never fails and allocates nothing (law 4). Only agent code takes the locks, for a few
  * instructions; the program's threads block signals first.
+ *
+ * Threads on many CPUs push at once. So a push goes to an inbox, which few threads share. A full
+ * inbox is emptied into the lists, and each pop empties all of them first. So a pop misses no
+ * entry.
  */
 #ifndef FP_EVICT_QUEUE_H
 #define FP_EVICT_QUEUE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define FP_EVICT_LEVELS    4u
 #define FP_EVICT_EPOCHS    1024u /* entries that are older than this all count as equally old */
 #define FP_EVICT_PAST_BITS 15u
+#define FP_EVICT_INBOXES   16u
+#define FP_EVICT_INBOX_MAX 32u /* entries */
+
+struct fp_evict_entry {
+	uint32_t page;
+	uint32_t past; /* to be kept for the next fp_evict_queue_push of the page */
+};
+
+/* An inbox's lock is taken before the queue's. */
+struct fp_evict_inbox {
+	pthread_mutex_t lock;
+	_Atomic uint32_t n; /* read without the lock, too */
+	struct fp_evict_entry entries[FP_EVICT_INBOX_MAX];
+	char pad[64]; /* two inboxes share no cache line */
+};
 
 struct fp_evict_list {
 	uint32_t head, tail;
@@ -53,8 +73,9 @@ struct fp_evict_outcome {
 };
 
 struct fp_evict_queue {
-	pthread_mutex_t lock;
-	uint32_t *next; /* by page: whether it has an entry, and the entry behind it in its list */
+	struct fp_evict_inbox inboxes[FP_EVICT_INBOXES];
+	pthread_mutex_t lock; /* of all below */
+	uint32_t *next;       /* by page: whether it has an entry, and the entry behind it in its list */
 	struct fp_evict_list lists[FP_EVICT_LEVELS];
 	uint64_t epoch;
 	uint32_t epoch_pages; /* the length of an epoch, in evictions */
@@ -63,11 +84,6 @@ struct fp_evict_queue {
 	uint32_t soon_pages;  /* about half of the returning pages return within so many evictions */
 	uint32_t k;           /* in eighths */
 	struct fp_evict_outcome outcome;
-};
-
-struct fp_evict_entry {
-	uint32_t page;
-	uint32_t past; /* to be kept for the next fp_evict_queue_push of the page */
 };
 
 /*
@@ -79,7 +95,7 @@ void fp_evict_queue_done(struct fp_evict_queue *queue);
 /* How many pages may be local. May be called at any time. */
 void fp_evict_queue_set_budget(struct fp_evict_queue *queue, uint64_t pages);
 /*
- * Empties the copy of the queue that a forked child has, and makes its lock anew. The parent may
+ * Empties the copy of the queue that a forked child has, and makes its locks anew. The parent may
  * have been inside a push, so nothing is assumed of the lists. The caller has zeroed the array.
  */
 void fp_evict_queue_renew(struct fp_evict_queue *queue);
