@@ -73,7 +73,7 @@ class Targets(unittest.TestCase):
         self.program("test/bench/victims", VICTIMS)
         self.program("test/bench/tcpfloor", TCPFLOOR)
         rows, text = self.rows(0, "read", "write", "tail", "victims", "node")
-        self.assertRegex(text, r"met +1\.250 .*worst: farpaged, 2 shards, 1 x 4 KiB, 8 READs .*: 1\.25 \[1\.20 1\.30\] µs .*, bare 1\.00 \[0\.90 1\.10\]")
+        self.assertRegex(text, r"met +1\.250 .*farpaged's CPU over tcp, 2 shards .*worst: 1 x 4 KiB, 8 READs .*: 1\.25 \[1\.20 1\.30\] µs .*, bare 1\.00 \[0\.90 1\.10\]")
         self.assertEqual(rows["random read, thread"], ["met", "1.150"])
         self.assertEqual(rows["random read, inline"], ["MISSED", "1.160"])
         self.assertEqual(rows["random write, thread"], ["MISSED", "1.410"])
