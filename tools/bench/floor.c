@@ -110,6 +110,22 @@ int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline)
 	return r;
 }
 
+/* Takes as many pages from the kernel as the pass will, and gives them back. */
+static int warm_free_pages(size_t bytes)
+{
+	void *pages =
+	    mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int r;
+
+	if (pages == MAP_FAILED)
+		return -errno;
+	r = madvise(pages, bytes, MADV_NOHUGEPAGE) < 0 || madvise(pages, bytes, MADV_POPULATE_WRITE) < 0
+	        ? -errno
+	        : 0;
+	munmap(pages, bytes);
+	return r;
+}
+
 int fp_floor_warm(const struct fp_floor *floor)
 {
 	int fd = memfd_create("floor", MFD_CLOEXEC), r = fd < 0 ? -errno : 0;
@@ -119,7 +135,7 @@ int fp_floor_warm(const struct fp_floor *floor)
 			r = -errno;
 	if (fd >= 0)
 		close(fd);
-	return r;
+	return r < 0 ? r : warm_free_pages(floor->bytes);
 }
 
 void fp_floor_close(struct fp_floor *floor)

@@ -32,9 +32,10 @@ struct fp_floor {
  */
 int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline);
 /*
- * Call it when the source is filled. Lets the kernel read each page of the source once: on some
- * virtual machines its first read costs more, and the pages of a node were read before. 0, or a
- * negative errno.
+ * Call it when the source is filled, right before a pass. Lets the kernel read each page of the
+ * source once, and makes it hand out as many pages as the pass takes. On some virtual machines the
+ * first use of a page costs more. A node's pages were read before, and a pager uses the same pages
+ * again and again. 0, or a negative errno.
  */
 int fp_floor_warm(const struct fp_floor *floor);
 void fp_floor_close(struct fp_floor *floor);
