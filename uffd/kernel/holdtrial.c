@@ -6,7 +6,7 @@
 #define MEASURED  4u    /* windows that are measured each way */
 #define KEEP_MIN  128u  /* windows between two trials */
 #define KEEP_MAX  4096u /* as long as the result stays the same */
-#define GAIN_PART 5u    /* threads are held only if that saves more than a fifth of the time */
+#define GAIN_PART 8u    /* threads are held only if that saves more than an eighth of the time */
 #define COST_PART 50u   /* what a trial of the slower way costs, of the time until the next one */
 #define CLEARLY   2u    /* the tried way is slower by this factor: a few windows are enough */
 
