@@ -178,7 +178,7 @@ def cores(run):
     seen = f"{most} threads: {shared} ns a fault, {own} where each has its own; " + ", ".join(
         f"{name} {figure[0]}" for name, figure in figures.items())
     run.notes.append("more cores: needs more than two CPUs: test/bench/threads.py --threads 1,2,4,8,16 there")
-    return [judged("more cores: what faults share", "nothing", seen, None, False)]
+    return [judged("more cores: what faults share", "<= 1.3 x its own", seen, shared / max(own, 1), shared <= 1.3 * own)]
 
 
 def first_touch(run):

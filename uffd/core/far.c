@@ -42,7 +42,7 @@
 #define PR_SET_MEMORY_MERGE 67
 #endif
 
-char fp_zeros[FP_BUDGET_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
+char fp_zeros[(FP_READAHEAD_MAX + 1) * FP_PAGE_SIZE] __attribute__((aligned(4096)));
 
 static void *reserve(void *hint, uint64_t bytes, int prot)
 {

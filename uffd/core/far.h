@@ -15,6 +15,7 @@
 #include "lost.h"
 #include "pin.h"
 #include "pager.h"
+#include "readahead.h"
 #include "budget.h"
 #include "statspage.h"
 #include "store.h"
@@ -26,7 +27,7 @@
  * The number of pages of a stage, in which captured pages wait until they are written. A lane can
  * write this many pages at once.
  */
-#define FP_STAGE_PAGES (2 * FP_BUDGET_BATCH_MAX)
+#define FP_STAGE_PAGES (3 * FP_BUDGET_BATCH_MAX)
 
 /*
  * The first pages of the range are the agent's own: two stages and the stop page of the fault
@@ -220,6 +221,6 @@ uint64_t fp_far_patience_ns(const struct fp_far *far);
 int fp_far_why_stuck(const struct fp_far *far);
 
 /* Zeros for the longest install; never written. */
-extern char fp_zeros[FP_BUDGET_BATCH_MAX * FP_PAGE_SIZE];
+extern char fp_zeros[(FP_READAHEAD_MAX + 1) * FP_PAGE_SIZE];
 
 #endif

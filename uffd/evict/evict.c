@@ -1,6 +1,7 @@
 /* See evict.h. Runs on the fault path, so only fp_evictor_new allocates (law 4). */
 #include "evict.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,13 @@ struct fp_evictor {
 	unsigned n_drops;
 	uint32_t takes[BATCH]; /* the run's dirty victims, which are captured */
 	unsigned n_takes;
+	/* Space for one function each. A thread that serves its own fault may have a small
+	 * stack. */
+	struct fp_evict_entry found[BATCH];
+	struct iovec runs[BATCH];
+	struct fp_leaving *leaving[BATCH];
+	struct fp_page_io *out[BATCH];
+	uint64_t fresh[BATCH];
 };
 
 static size_t batches_bytes(const struct fp_evictor *ev)
@@ -162,10 +170,11 @@ static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, un
 static unsigned drop_clean(struct fp_evictor *ev)
 {
 	struct fp_far *far = ev->far;
-	struct iovec runs[BATCH];
+	struct iovec *runs = ev->runs;
 	unsigned n_runs = 0, left = 0;
 	bool all;
 
+	static_assert(sizeof(ev->drops) < 1024, "glibc's qsort sorts it on the stack, without malloc");
 	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
 	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
 		k = fp_run_length(ev->drops + i, ev->n_drops - i);
@@ -277,6 +286,8 @@ static void note_slots(struct fp_far *far, bool found)
 	atomic_store_explicit(&far->wants_slots, !found, memory_order_relaxed);
 	if (found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
+	else
+		fp_budget_kick(&far->budget);
 }
 
 /*
@@ -295,10 +306,10 @@ static bool is_zero(const char *page)
  * Chooses where each page is written: to its own slot if that is allowed. All others get fresh
  * slots by one call. Zero pages need none.
  */
-static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned n)
+static void choose_slots(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
 {
 	unsigned need = 0, got, used = 0, up, cut_off;
-	uint64_t fresh[BATCH];
+	struct fp_far *far = ev->far;
 
 	for (unsigned i = 0; i < n; i++) {
 		struct fp_leaving *l = pages[i];
@@ -312,10 +323,10 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
 	}
 	if (need == 0)
 		return;
-	got = fp_store_slot_alloc(far->store, need, fresh);
+	got = fp_store_slot_alloc(far->store, need, ev->fresh);
 	for (unsigned i = 0; i < n && used < got; i++)
 		if (!pages[i]->io.slot && !pages[i]->zero)
-			pages[i]->io.slot = fresh[used++];
+			pages[i]->io.slot = ev->fresh[used++];
 	fp_far_count_nodes(far, &up, &cut_off);
 	/*
 	 * a node that is cut off may have free slots: a thread that needs a token waits for that
@@ -331,10 +342,10 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
  */
 static void write_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
 {
-	struct fp_page_io *out[BATCH];
+	struct fp_page_io **out = ev->out;
 	unsigned n_out = 0;
 
-	choose_slots(ev->far, pages, n);
+	choose_slots(ev, pages, n);
 	for (unsigned i = 0; i < n; i++) {
 		struct fp_page_io *io = &pages[i]->io;
 		void *direct = io->slot ? fp_store_slot_direct(ev->far->store, io->slot) : NULL;
@@ -368,7 +379,7 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
-	struct fp_leaving *pages[BATCH];
+	struct fp_leaving **pages = ev->leaving;
 
 	for (unsigned i = 0; i < b->n; i++) {
 		struct fp_leaving *l = pages[i] = &b->items[i];
@@ -450,7 +461,7 @@ static bool can_leave(struct fp_evictor *ev)
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {
-	struct fp_evict_entry entries[BATCH];
+	struct fp_evict_entry *entries = ev->found;
 	struct fp_far *far = ev->far;
 	struct fp_page_step step;
 	uint64_t old;

@@ -26,7 +26,8 @@
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread may keep a server */
 #define YIELDS       64u                     /* how often a waiting thread yields before it sleeps */
 #define LOOK_MS      10
-#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
+#define VAIN_NS      FP_NSEC_PER_MSEC /* after an eviction in vain, so long no thread tries another */
+#define GONE_TRIES   3u               /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {
@@ -41,6 +42,7 @@ struct fp_inline {
 	struct fp_evictor *evictor;
 	struct fp_handover *handover;
 	_Atomic bool evict_turn;
+	_Atomic uint64_t evict_after_ns; /* no page could leave: until then, only the reclaim thread tries */
 	unsigned n_servers;
 	struct inline_server servers[SERVERS_MAX];
 };
@@ -228,18 +230,43 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }
 
+/*
+ * Evicts a batch if few tokens are free. On the program's CPU this needs no wake-up, and interrupts
+ * another CPU for the TLB only if threads of the program run there. If slots are wanted, or no page
+ * can leave, it is left to the reclaim thread.
+ */
+static void keep_room(struct fp_inline *in)
+{
+	struct fp_budget *budget = &in->far->budget;
+
+	if (!in->evictor || !fp_budget_is_low(budget) || fp_clock_ns() < atomic_load(&in->evict_after_ns))
+		return;
+	if (atomic_load(&in->far->wants_slots)) {
+		fp_budget_kick(budget);
+		return;
+	}
+	if (atomic_exchange(&in->evict_turn, true))
+		return;
+	if (fp_evictor_run(in->evictor, fp_budget_batch(budget)) == 0) {
+		atomic_store(&in->evict_after_ns, fp_clock_ns() + VAIN_NS);
+		fp_budget_kick(budget);
+	}
+	atomic_store(&in->evict_turn, false);
+}
+
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
+	uint64_t now_ns = fp_clock_ns(); /* the eviction counts as a part of the fault */
 	struct inline_server *p;
 
 	if (guest)
 		return hand_over(in, fault);
+	keep_room(in);
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
-	fp_serve(&p->server, fault, fp_clock_ns());
+	fp_serve(&p->server, fault, now_ns);
 	finish(p, fp_far_page(in->far, fault->addr));
-	fp_serve_keep_room(&p->server);
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }

@@ -3,9 +3,9 @@
  * Room: uffd/fault.
  *
  * There are a few servers (serve.h). A thread takes one by an atomic exchange while its fault
- * lasts, at most for a few milliseconds. When it gives the server back, its page, or pages read
- * ahead, may still be on their way. Threads that wait for such a page tend the server; the reclaim
- * thread tends it at intervals.
+ * lasts, at most for a few milliseconds. Over shm it first evicts pages, if few tokens are free.
+ * When it gives the server back, its page, or pages read ahead, may still be on their way. Threads
+ * that wait for such a page tend the server; the reclaim thread tends it at intervals.
  */
 #ifndef FP_INLINE_H
 #define FP_INLINE_H

@@ -187,12 +187,6 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 	return got;
 }
 
-void fp_serve_keep_room(struct fp_server *sv)
-{
-	if (sv->evictor && fp_budget_is_low(&sv->far->budget))
-		(void)make_room(sv);
-}
-
 /* A token for the page of a. If none is free, the fault waits: for an eviction now, or later. */
 static bool take_token(struct fp_server *sv, struct fp_arrival *a)
 {

@@ -82,12 +82,6 @@ void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint6
 void fp_serve_starved(struct fp_server *server);
 
 /*
- * Evicts a batch if few tokens are free. Threads that serve their own faults call it after each: an
- * eviction on the program's CPU needs no wake-up, and interrupts no other CPU for the TLB.
- */
-void fp_serve_keep_room(struct fp_server *server);
-
-/*
  * Called over a wire only. Ends arrivals whose bytes have come: all arrivals that threads wait for,
  * and a limited number of pages read ahead. If the parameter once is true, looks at the lanes only
  * once. Returns how many arrivals were ended.

@@ -14,8 +14,9 @@
 
 #define WINDOW       64u
 #define MAJORITY     48u /* a thread with so many faults of a window is held alone */
-#define SHARE        8u  /* a thread with fewer faults of a window is not held beside others */
+#define SHARE        4u  /* a thread with fewer faults of a window is not held beside others */
 #define NEARLY_ALL   60u /* several threads are held only if they make so many faults of a window */
+#define ODD_WINDOWS  4u  /* so many windows in a row must suggest another crew than the present one */
 #define SLOW_PAGE_NS (100 * FP_NSEC_PER_USEC) /* with slower faults, nothing is tried */
 #define SELDOM       32u /* with fewer faults between two ticks, held threads are released */
 #define LOCK_NS      (10 * FP_NSEC_PER_MSEC) /* the longest wait for the lock */
@@ -216,7 +217,11 @@ static uint32_t choose_crew(const struct fp_affinity *af, uint32_t *ret_tids)
 	return sum >= NEARLY_ALL ? n : 0;
 }
 
-/* Takes over the crew that this window suggests. True: it is a new one, and begins a new trial. */
+/*
+ * Takes over the crew that this window suggests. Which threads fault in a window is partly chance.
+ * So several threads stay the crew until some windows in a row suggest another. True: it is a new
+ * crew, and begins a new trial.
+ */
 static bool renew_crew(struct fp_affinity *af)
 {
 	uint32_t tids[FP_HOLD_MAX], n = choose_crew(af, tids);
@@ -224,8 +229,10 @@ static bool renew_crew(struct fp_affinity *af)
 
 	for (uint32_t i = 0; i < n && same; i++)
 		same = has(af->crew, af->n_crew, tids[i]);
-	if (same)
+	af->n_odd = same ? 0 : af->n_odd + 1;
+	if (same || (af->n_crew > 1 && af->n_odd < ODD_WINDOWS))
 		return false;
+	af->n_odd = 0;
 	af->n_crew = n;
 	for (uint32_t i = 0; i < n; i++)
 		af->crew[i] = tids[i];

@@ -3,12 +3,13 @@
 
 #include "cleanup.h"
 
-#define MEASURED  4u    /* windows that are measured each way */
-#define KEEP_MIN  128u  /* windows between two trials */
-#define KEEP_MAX  4096u /* as long as the result stays the same */
-#define GAIN_PART 8u    /* threads are held only if that saves more than an eighth of the time */
-#define COST_PART 50u   /* what a trial of the slower way costs, of the time until the next one */
-#define CLEARLY   2u    /* the tried way is slower by this factor: a few windows are enough */
+#define MEASURED   4u    /* windows that are measured each way */
+#define KEEP_MIN   128u  /* windows between two trials */
+#define KEEP_MAX   4096u /* as long as the result stays the same */
+#define GAIN_PART  8u    /* threads are held only if that saves more than an eighth of the time */
+#define COST_PART  50u   /* what a trial of the slower way costs, of the time until the next one */
+#define FAR_SLOWER 2u    /* the kept way takes so many times what it took in its trial, */
+#define CHANGED    16u   /* in so many windows in a row: the program does other work */
 
 static void go_to(struct fp_hold_trial *trial, enum fp_hold_phase phase)
 {
@@ -42,18 +43,11 @@ static void keep(struct fp_hold_trial *trial, bool hold, uint64_t least)
 	go_to(trial, FP_HOLD_KEEP);
 }
 
-/* True if half of the windows suffice: the one way is slower by far. */
-static bool is_clear(const struct fp_hold_trial *trial)
-{
-	return trial->n >= MEASURED / 2 && (trial->least_ns[0] > CLEARLY * trial->least_ns[1] ||
-	                                    trial->least_ns[1] > CLEARLY * trial->least_ns[0]);
-}
-
 /* True if the kept way has become slower by far than it was in its trial: the work has changed. */
 static bool has_changed(struct fp_hold_trial *trial, uint64_t ns)
 {
-	trial->n_changed = ns > CLEARLY * trial->least_ns[trial->held] ? trial->n_changed + 1 : 0;
-	return trial->n_changed == MEASURED;
+	trial->n_changed = ns > FAR_SLOWER * trial->least_ns[trial->held] ? trial->n_changed + 1 : 0;
+	return trial->n_changed == CHANGED;
 }
 
 /* Keeps the present way only if it is better. */
@@ -100,7 +94,7 @@ bool fp_hold_trial_window(struct fp_hold_trial *trial, uint64_t ns, uint64_t slo
 		break;
 	case FP_HOLD_COMPARE:
 		measure(trial, ns);
-		if (trial->n == MEASURED || is_clear(trial))
+		if (trial->n == MEASURED)
 			decide(trial);
 		break;
 	case FP_HOLD_KEEP:

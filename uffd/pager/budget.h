@@ -31,6 +31,7 @@ struct fp_budget {
 	char pad[64];                 /* each fault reads what is above, and writes what is below */
 	_Atomic uint64_t resident;    /* tokens in use: arriving, resident or leaving pages */
 	_Atomic uint64_t peak;
+	char pad2[64];
 };
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);
