@@ -383,9 +383,12 @@ class AsJson(WithPrograms):
         for command in ("top", "--json"), ("hist", "--live", "--format", "csv", "--pid", str(pid)):
             for number in signal.SIGINT, signal.SIGTERM:
                 with self.subTest(command, signal=number):
-                    process = self.start(*command, stdout=subprocess.PIPE)
-                    size = fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-                    self.wait_until(lambda: self.unread(process.stdout) == size)
+                    pipe, end = os.pipe()
+                    self.addCleanup(os.close, pipe)
+                    size = fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+                    process = self.start(*command, stdout=end)
+                    os.close(end)
+                    self.wait_until(lambda: self.unread(pipe) == size)
                     process.send_signal(number)
                     self.assertEqual(process.wait(toolcase.TIMEOUT), 0)
 
