@@ -40,7 +40,7 @@ echo '[{"trace": "a", "local_percent": 50, "LRU": 100, "FIFO": 130, "levels": 10
 echo ' {"trace": "b", "local_percent": 25, "LRU": 100, "FIFO": 101, "levels": 102}]'
 '''
 TCPFLOOR = '''#!/bin/sh
-cat <<END
+/bin/cat <<END
 1 x 4 KiB, 8 READs under way on each of 4 links
   bare               1234567 [1 2] a second,    1.00 [0.90 1.10] us of CPU,    1.00 [1.00 1.00] x bare
   farpaged, 2 shards 1234567 [1 2] a second,    1.25 [1.20 1.30] us of CPU,    1.25 [1.10 1.40] x bare
@@ -63,7 +63,7 @@ class Targets(unittest.TestCase):
     def rows(self, status, *names):
         """Gives verdict and ratio of each row by its work, and all that was printed."""
         done = subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "FARPAGE_BUILD": self.build.name})
+                              env={**os.environ, "FARPAGE_BUILD": self.build.name, "PATH": self.build.name})
         self.assertEqual((done.returncode, done.stderr), (status, ""), done.stdout)
         lines = [re.split("  +", line) for line in done.stdout.splitlines()]
         return {cells[2]: cells[:2] for cells in lines if len(cells) > 2}, done.stdout
@@ -91,7 +91,7 @@ class Targets(unittest.TestCase):
         self.assertRegex(text, r"(?m)^FAILED +eviction choice$")
         self.assertRegex(text, r"(?m)^eviction choice: FileNotFoundError: .*victims")
         self.assertRegex(text, r"(?m)^fault over tcp: RuntimeError: .*: farpage: it is broken$")
-        self.assertRegex(text, r"(?m)^fault over rdma: needs a guest: test/vm/run\.sh ")
+        self.assertRegex(text, r"(?m)^fault over rdma: needs a guest, and qemu-system-\w+ is not installed: scripts/setup\.sh vm$")
         self.assertEqual(rows["p99 of a random-read fault, inline"], ["met", "2.500"])
 
     def test_nothing_measured(self):
