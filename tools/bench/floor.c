@@ -119,9 +119,8 @@ static int warm_free_pages(size_t bytes)
 
 	if (pages == MAP_FAILED)
 		return -errno;
-	r = madvise(pages, bytes, MADV_NOHUGEPAGE) < 0 || madvise(pages, bytes, MADV_POPULATE_WRITE) < 0
-	        ? -errno
-	        : 0;
+	madvise(pages, bytes, MADV_NOHUGEPAGE); /* may be refused, as above */
+	r = madvise(pages, bytes, MADV_POPULATE_WRITE) < 0 ? -errno : 0;
 	munmap(pages, bytes);
 	return r;
 }

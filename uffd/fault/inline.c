@@ -232,8 +232,8 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 
 /*
  * Evicts a batch if few tokens are free. On the program's CPU this needs no wake-up, and interrupts
- * another CPU for the TLB only if threads of the program run there. If slots are wanted, or no page
- * can leave, it is left to the reclaim thread.
+ * another CPU for the TLB only if threads of the program run there. If slots are on their way, or
+ * no page could leave just now, it is left to the reclaim thread.
  */
 static void keep_room(struct fp_inline *in)
 {
@@ -241,7 +241,7 @@ static void keep_room(struct fp_inline *in)
 
 	if (!in->evictor || !fp_budget_is_low(budget) || fp_clock_ns() < atomic_load(&in->evict_after_ns))
 		return;
-	if (atomic_load(&in->far->wants_slots)) {
+	if (atomic_load(&in->far->wants_slots) && !atomic_load(&in->far->full)) {
 		fp_budget_kick(budget);
 		return;
 	}

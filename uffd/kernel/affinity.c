@@ -248,6 +248,8 @@ static bool is_hold_wanted(struct fp_affinity *af, uint64_t ns, bool is_quiet)
 {
 	if (renew_crew(af) || af->n_crew < 2)
 		return af->n_crew == 1;
+	if (af->n_odd && ns <= WINDOW * SLOW_PAGE_NS)
+		return af->trial.held; /* a window of others says nothing of this crew */
 	if (is_quiet && af->trial.held && !holds_crew(af))
 		return true;
 	return fp_hold_trial_window(&af->trial, ns, WINDOW * SLOW_PAGE_NS);

@@ -13,7 +13,7 @@
  * A window is a fixed number of faults. While these are seldom, nothing is tried and nothing is
  * held: then it is better not to disturb the scheduler. Faults that become seldom in a trial of
  * holding end it: free is kept. KEEP is so long that the next trial costs no more than a fiftieth
- * of it, if the slower way takes up to 20 times as long. If the kept way takes twice the time that
+ * of it, if the slower way takes up to 17 times as long. If the kept way takes twice the time that
  * it took in its trial, for some windows in a row, the program does other work: then KEEP ends.
  */
 #ifndef FP_HOLDTRIAL_H
