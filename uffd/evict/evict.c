@@ -31,7 +31,7 @@ struct fp_evictor {
 	unsigned n_drops;
 	uint32_t takes[BATCH]; /* the run's dirty victims, which are captured */
 	unsigned n_takes;
-	/* Space for one function each. A thread that serves its own fault may have a small
+	/* Locals of the functions below. A thread that serves its own fault may have a small
 	 * stack. */
 	struct fp_evict_entry found[BATCH];
 	struct iovec runs[BATCH];

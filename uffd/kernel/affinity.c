@@ -218,7 +218,7 @@ static uint32_t choose_crew(const struct fp_affinity *af, uint32_t *ret_tids)
 }
 
 /*
- * Takes over the crew that this window suggests. Which threads fault in a window is partly chance.
+ * Takes over the crew that this window suggests. By chance, a thread may fault seldom in a window.
  * So several threads stay the crew until some windows in a row suggest another. True: it is a new
  * crew, and begins a new trial.
  */

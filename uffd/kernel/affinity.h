@@ -38,7 +38,7 @@ struct fp_affinity {
 	uint32_t faults;                    /* all faults in this window */
 	uint64_t window_ns;                 /* when this window began */
 	uint32_t crew[FP_HOLD_MAX], n_crew; /* the threads to hold, as windows suggested */
-	uint32_t n_odd;                     /* windows in a row that suggested others */
+	uint32_t n_odd;                     /* windows in a row that suggested another crew */
 	struct fp_hold_trial trial;         /* of this crew */
 	_Atomic uint32_t recent;            /* faults since the last tick */
 	/*
