@@ -17,7 +17,7 @@
 #include "hist.h"
 
 #define FP_STATSPAGE_MAGIC   0x3153544154535046ull /* "FPSTATS1" */
-#define FP_STATSPAGE_VERSION 5
+#define FP_STATSPAGE_VERSION 6
 #define FP_STATSPAGE_NODES   16
 #define FP_STATSPAGE_SUFFIX  ".stats"
 
@@ -88,10 +88,12 @@ struct fp_statspage {
 	_Atomic uint64_t prefetched_pages;
 	_Atomic uint64_t fetched_bytes;
 	_Atomic uint64_t written_bytes;
-	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
-	_Atomic uint64_t evicted_dirty;  /* pages written back */
-	_Atomic uint64_t evicted_zero;   /* pages found all zero, which are never sent */
-	_Atomic uint64_t evict_refused;  /* pages that could not leave (EBUSY: pinned for I/O) */
+	_Atomic uint64_t evicted_clean; /* pages dropped without a write */
+	_Atomic uint64_t evicted_dirty; /* pages written back */
+	_Atomic uint64_t evicted_zero;  /* pages found all zero, which are never sent */
+	_Atomic uint64_t evict_refused; /* pages that could not leave (EBUSY: pinned for I/O) */
+	/* of the first three, the pages that threads evicted which serve faults */
+	_Atomic uint64_t evicted_on_fault;
 	_Atomic uint64_t waits_for_room; /* faults without a free token, which waited for an eviction */
 	/* In fault mode thread: faults of another thread than the one of the fault before. */
 	_Atomic uint64_t thread_changes;

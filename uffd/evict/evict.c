@@ -25,6 +25,7 @@
 struct fp_evictor {
 	struct fp_far *far;
 	struct fp_lane *lane;
+	_Atomic bool busy; /* a thread is inside fp_evictor_run_on_fault */
 	struct fp_batch *batches;
 	unsigned n_batches;
 	uint32_t drops[BATCH]; /* the run's clean victims, which are dropped */
@@ -492,6 +493,18 @@ unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
 	}
 	leave(ev->far);
 	return n;
+}
+
+int fp_evictor_run_on_fault(struct fp_evictor *ev)
+{
+	unsigned n;
+
+	if (atomic_exchange(&ev->busy, true))
+		return -EBUSY;
+	n = fp_evictor_run(ev, fp_budget_batch(&ev->far->budget));
+	atomic_store(&ev->busy, false);
+	fp_count(&ev->far->stats->evicted_on_fault, n);
+	return (int)n;
 }
 
 unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, uint32_t *ret_next)

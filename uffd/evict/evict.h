@@ -1,8 +1,8 @@
 /*
  * The evictor: takes victims and makes them leave. Room: uffd/evict. Clean pages are dropped. Dirty
  * pages are captured and written back, and are dropped once the store has them. How bytes are
- * captured: capture.h. One thread owns an evictor; two evictors may work on the same pages' words
- * at once.
+ * captured: capture.h. One thread owns an evictor, except where it says otherwise. Two evictors may
+ * work on the same pages' words at once.
  */
 #ifndef FP_EVICT_H
 #define FP_EVICT_H
@@ -29,6 +29,13 @@ void fp_evictor_free(struct fp_evictor *evictor);
  * pages left or are leaving. 0: no page could be taken, or all batches are in use.
  */
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
+
+/*
+ * Evicts a batch, for threads that serve faults: any number of them may share the evictor. Returns
+ * how many pages left, which also count in stats.evicted_on_fault. 0: no page could leave. -EBUSY:
+ * another thread is using the evictor.
+ */
+int fp_evictor_run_on_fault(struct fp_evictor *evictor);
 
 /*
  * Makes pages leave that the program named: the resident ones among n pages from page on. Otherwise

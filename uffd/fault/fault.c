@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "end.h"
+#include "evict.h"
 #include "lockedmem.h"
 #include "serve.h"
 #include "spin.h"
@@ -33,6 +34,7 @@
 
 struct fp_fault_loop {
 	struct fp_server server;
+	struct fp_evictor *evictor; /* NULL: over a wire */
 	struct fp_affinity *affinity;
 	char *stop_page;
 	struct fp_spin spin;
@@ -229,15 +231,15 @@ static void *run_over_wire(void *arg)
 static void loop_free(struct fp_fault_loop *fl)
 {
 	fp_server_close(&fl->server);
+	fp_evictor_free(fl->evictor);
 	fp_lockedmem_free(fl, sizeof(*fl));
 }
 
 int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop)
 {
-	const struct fp_server_options server = {
+	struct fp_server_options server = {
 	    .far = options->far,
 	    .layout = options->layout,
-	    .stage = options->stage,
 	    .readahead_pages = options->readahead_pages,
 	    .n_fetches = FP_FETCHES,
 	};
@@ -249,7 +251,9 @@ int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_
 		return -ENOMEM;
 	fl->stop_page = options->stop_page;
 	fl->affinity = options->affinity;
-	r = direct ? 0 : fp_uffd_set_nonblock(&options->far->uffd, true);
+	r = direct ? fp_evictor_new(options->far, NULL, options->stage, &fl->evictor)
+	           : fp_uffd_set_nonblock(&options->far->uffd, true);
+	server.evictor = fl->evictor;
 	if (r == 0)
 		r = fp_server_open(&fl->server, &server);
 	if (r == 0)

@@ -26,8 +26,8 @@
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread may keep a server */
 #define YIELDS       64u                     /* how often a waiting thread yields before it sleeps */
 #define LOOK_MS      10
-#define VAIN_NS      FP_NSEC_PER_MSEC /* after an eviction in vain, so long no thread tries another */
-#define GONE_TRIES   3u               /* after so many installs without effect, the page counts as unmapped */
+#define REST_NS      FP_NSEC_PER_MSEC
+#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {
@@ -41,8 +41,7 @@ struct fp_inline {
 	struct fp_far *far;
 	struct fp_evictor *evictor;
 	struct fp_handover *handover;
-	_Atomic bool evict_turn;
-	_Atomic uint64_t evict_after_ns; /* no page could leave: until then, only the reclaim thread tries */
+	_Atomic uint64_t rest_until_ns; /* see keep_room */
 	unsigned n_servers;
 	struct inline_server servers[SERVERS_MAX];
 };
@@ -232,26 +231,16 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 
 /*
  * Evicts a batch if few tokens are free. On the program's CPU this needs no wake-up, and interrupts
- * another CPU for the TLB only if threads of the program run there. If slots are on their way, or
- * no page could leave just now, it is left to the reclaim thread.
+ * another CPU for the TLB only if threads of the program run there. If no page can leave, threads
+ * that still find a token leave it to the reclaim thread for a while.
  */
 static void keep_room(struct fp_inline *in)
 {
-	struct fp_budget *budget = &in->far->budget;
-
-	if (!in->evictor || !fp_budget_is_low(budget) || fp_clock_ns() < atomic_load(&in->evict_after_ns))
+	if (!in->evictor || !fp_budget_is_low(&in->far->budget) ||
+	    fp_clock_ns() < atomic_load(&in->rest_until_ns))
 		return;
-	if (atomic_load(&in->far->wants_slots) && !atomic_load(&in->far->full)) {
-		fp_budget_kick(budget);
-		return;
-	}
-	if (atomic_exchange(&in->evict_turn, true))
-		return;
-	if (fp_evictor_run(in->evictor, fp_budget_batch(budget)) == 0) {
-		atomic_store(&in->evict_after_ns, fp_clock_ns() + VAIN_NS);
-		fp_budget_kick(budget);
-	}
-	atomic_store(&in->evict_turn, false);
+	if (fp_evictor_run_on_fault(in->evictor) == 0)
+		atomic_store(&in->rest_until_ns, fp_clock_ns() + REST_NS);
 }
 
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
@@ -322,7 +311,6 @@ static int open_servers(struct fp_inline *in, const struct fp_inline_options *op
 	    .far = options->far,
 	    .layout = options->layout,
 	    .evictor = in->evictor,
-	    .evict_turn = &in->evict_turn,
 	    .readahead_pages = options->readahead_pages,
 	    .n_fetches = direct ? 2 : WIRE_FETCHES,
 	};

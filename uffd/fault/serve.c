@@ -163,26 +163,13 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 
 /* ---- budget ---- */
 
-/* Evicts a batch here. False: the evictor is busy, or no page can leave. */
-static bool make_room(struct fp_server *sv)
-{
-	unsigned n;
-
-	if (!sv->evictor || (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
-		return false;
-	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->budget));
-	if (sv->evict_turn)
-		atomic_store(sv->evict_turn, false);
-	return n > 0;
-}
-
 static unsigned take_room(struct fp_server *sv, unsigned n)
 {
 	struct fp_budget *budget = &sv->far->budget;
 	unsigned got;
 
 	while ((got = fp_budget_take(budget, n)) == 0)
-		if (!make_room(sv))
+		if (!sv->evictor || fp_evictor_run_on_fault(sv->evictor) <= 0)
 			return 0;
 	return got;
 }
@@ -654,17 +641,11 @@ static int open_wire(struct fp_server *sv)
 	return 0;
 }
 
-static int open_direct(struct fp_server *sv, const struct fp_server_options *options)
-{
-	sv->evictor = options->evictor;
-	sv->evict_turn = options->evict_turn;
-	return options->stage ? fp_evictor_new(sv->far, NULL, options->stage, &sv->evictor) : 0;
-}
-
 int fp_server_open(struct fp_server *sv, const struct fp_server_options *options)
 {
 	sv->far = options->far;
 	sv->layout = options->layout;
+	sv->evictor = options->evictor;
 	sv->readahead.max_pages = FP_MIN(options->readahead_pages, FP_READAHEAD_MAX);
 	sv->starved_tail = &sv->starved_head;
 	sv->n_fetches = options->n_fetches;
@@ -675,15 +656,13 @@ int fp_server_open(struct fp_server *sv, const struct fp_server_options *options
 		sv->arrivals[i].io.user = &sv->arrivals[i];
 		free_arrival(sv, &sv->arrivals[i]);
 	}
-	return fp_store_is_direct(sv->far->store) ? open_direct(sv, options) : open_wire(sv);
+	return fp_store_is_direct(sv->far->store) ? 0 : open_wire(sv);
 }
 
 void fp_server_close(struct fp_server *sv)
 {
 	fp_lane_close(sv->lane);
 	fp_lane_close(sv->ahead);
-	if (!sv->evict_turn)
-		fp_evictor_free(sv->evictor);
 	fp_lockedmem_free(sv->arrivals, sv->n_fetches * sizeof(*sv->arrivals));
 	fp_lockedmem_free(sv->bounce, bounce_bytes(sv));
 }

@@ -40,7 +40,6 @@ struct fp_server {
 	struct fp_lane *lane;           /* for pages that a thread waits for; NULL: all nodes are mapped */
 	struct fp_lane *ahead;          /* for pages that are read ahead; NULL: all nodes are mapped */
 	struct fp_evictor *evictor;     /* evicts where the fault is served; NULL: over a wire */
-	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
 	unsigned n_copies;           /* pages that faults copied from mapped memory; it may wrap */
 	struct fp_arrival *arrivals; /* an array of n_fetches */
@@ -54,9 +53,7 @@ struct fp_server {
 struct fp_server_options {
 	struct fp_far *far;
 	const struct fp_layout *layout;
-	char *stage;                /* FP_STAGE_PAGES pages for an evictor of its own; or NULL */
-	struct fp_evictor *evictor; /* a shared evictor, if stage is NULL; unused over a wire */
-	_Atomic bool *evict_turn;   /* set while the shared evictor is in use */
+	struct fp_evictor *evictor; /* servers may share it; it must outlive them; NULL over a wire */
 	unsigned readahead_pages;
 	unsigned n_fetches; /* more than FP_READ_FAULTS, if read-ahead is wanted */
 };
