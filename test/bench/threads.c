@@ -4,11 +4,12 @@
  * CPU that all threads of the process spent on it. threads.py runs it in far memory and compares.
  * Room: test/bench.
  *
- *   threads KIND,... N_THREADS,...
+ *   threads KIND,... N_THREADS,... [PARTS]
  *
  * A KIND is the µs that a thread computes between two reads, or "rest": it sleeps half of the time.
  * With a "p" at its end, the threads are pinned, by turns to each CPU; with an "s", all to the
- * same.
+ * same. With PARTS the program is not meant for far memory: it serves its faults itself, with so
+ * many userfaultfds (barefaults.h). That is the floor.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,11 +24,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "barefaults.h"
 #include "cleanup.h"
 #include "clock.h"
 
 #define PAGE        4096u
 #define N_PAGES     (256u << 8)
+#define LOCAL_PAGES (64u << 8) /* of the floor */
 #define THREADS_MAX 64u
 #define TRIES       20u
 #define LOOPS       100000u
@@ -159,7 +162,7 @@ static double us_a_page(unsigned n, double *ret_cpu_us)
  * Each page is written, so that a read fetches its bytes. Then each is read once, so that the
  * written pages have left: otherwise the first measurements would pay for that.
  */
-static void fill(void)
+static void fill(unsigned n_parts)
 {
 	char *mem =
 	    mmap(NULL, (size_t)N_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -168,9 +171,9 @@ static void fill(void)
 		die("memory");
 	for (size_t i = 0; i < N_PAGES; i++)
 		memset(mem + i * PAGE, (int)(1 + i % 255), PAGE);
+	memory = n_parts ? barefaults_map(mem, N_PAGES, LOCAL_PAGES, n_parts) : mem;
 	for (size_t i = 0; i < N_PAGES; i++)
-		(void)*(volatile const char *)(mem + i * PAGE);
-	memory = mem;
+		(void)*(volatile const char *)(memory + i * PAGE);
 }
 
 static void measure(const char *kind, const char *numbers)
@@ -192,12 +195,12 @@ static void measure(const char *kind, const char *numbers)
 
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: threads KIND,... N_THREADS,...\n");
+	if (argc != 3 && argc != 4) {
+		fprintf(stderr, "usage: threads KIND,... N_THREADS,... [PARTS]\n");
 		return 2;
 	}
 	calibrate();
-	fill();
+	fill(argc == 4 ? (unsigned)strtoul(argv[3], NULL, 10) : 0);
 	for (char *kind = strtok(argv[1], ","); kind; kind = strtok(NULL, ","))
 		measure(kind, argv[2]);
 	return 0;

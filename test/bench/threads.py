@@ -7,6 +7,7 @@ two reads, or "rest": it sleeps half of the time. With "p" the threads are pinne
 CPU, with "s" all to the same. The columns are numbers of threads. A cell is the µs a page, all
 threads together; the µs of CPU that all threads of the process spend on a page, also Farpage's; and
 the pages a second beside those of one thread, same row and round. Median [min max].
+The contender "floor N" serves its own faults inline, without a pager, by N userfaultfds.
 FARPAGE_BUILD names the build folder; it neither passes nor fails.
 """
 import argparse
@@ -21,7 +22,9 @@ WIDTH = 50
 
 
 def measure(contender, args):
-    command = [*contender.split(), "--local-memory", "64M", "--", args.program, args.kinds, args.threads]
+    program = [args.program, args.kinds, args.threads]
+    way = contender.split()
+    command = [*program, way[1]] if way[0] == "floor" else [*way, "--local-memory", "64M", "--", *program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [line.split() for line in done.stdout.splitlines()]
     return {(kind, int(n)): (float(us), float(cpu)) for kind, n, us, cpu in rows}
@@ -39,12 +42,12 @@ def read_args():
     parser.add_argument("--threads", help="numbers of threads; the first is that to which others are compared")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--short", action="store_true", help="few kinds, 1, 2 and 4 threads, 3 rounds: a minute")
-    parser.add_argument("contender", nargs="*", help="the words of a `farpage run` with its options, as one argument")
+    parser.add_argument("contender", nargs="*", help="the words of a `farpage run` with its options, as one argument; or floor N")
     args = parser.parse_args()
     args.kinds = args.kinds or (SHORT_KINDS if args.short else KINDS)
     args.threads = args.threads or ("1,2,4" if args.short else "1,2,3,4,8,16")
     args.rounds = args.rounds or (3 if args.short else 7)
-    args.contender = args.contender or [f"{tool} run --fault-mode {mode}" for mode in ("thread", "inline")]
+    args.contender = args.contender or [f"{tool} run --fault-mode {mode}" for mode in ("thread", "inline")] + ["floor 1"]
     return args
 
 
