@@ -39,7 +39,7 @@ static json_t *report_of(const struct fp_runstats *stats)
 	json_object_set_new(faults, "waited_for_room", fp_tool_json_number(sum->waits_for_room));
 	return json_pack(
 	    "{s:o, s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o}, s:o, s:o, s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o, "
-	    "s:o, s:o}, "
+	    "s:o}, "
 	    "s:o, s:o}",
 	    "faults_counted", fp_tool_json_number(fp_stats_dir_faults(sum)), "lost_pages",
 	    fp_tool_json_number(sum->lost_pages), "kept_local_bytes", fp_tool_json_number(sum->not_far_bytes),
@@ -53,8 +53,7 @@ static json_t *report_of(const struct fp_runstats *stats)
 	    fp_tool_json_number(sum->prefetched_pages), "evicted_pages", "clean",
 	    fp_tool_json_number(sum->evicted_clean), "dirty", fp_tool_json_number(sum->evicted_dirty), "zero",
 	    fp_tool_json_number(sum->evicted_zero), "refused", fp_tool_json_number(sum->evict_refused),
-	    "on_fault", fp_tool_json_number(sum->evicted_on_fault), "latency", latencies(sum), "nodes",
-	    fp_pstable_nodes(sum));
+	    "latency", latencies(sum), "nodes", fp_pstable_nodes(sum));
 }
 
 /*

@@ -17,20 +17,22 @@
 
 #define PAGE      4096u
 #define BATCH     144u /* as the pager's */
+#define AHEAD     (2 * BATCH)
 #define PARTS_MAX 64u
-#define STRIDE    9973u /* odd; pages that come one after the other share no line of the ring */
+
+/* A local page. A line of its own, because threads fill neighbours at the same time. */
+struct place {
+	_Alignas(64) _Atomic(char *) page;
+};
 
 static struct fp_uffd uffds[PARTS_MAX];
 static char *memory;
 static const char *bytes;
 static uint64_t part_bytes;
-static uint32_t n_local;
-static _Atomic(char *) *ring; /* the local pages */
-static _Atomic uint32_t n_came;
+static uint32_t n_places;
+static struct place *places; /* a ring of the local pages; AHEAD of its places are empty */
+static _Atomic uint64_t n_came;
 static int pidfd;
-
-static __thread struct iovec old[BATCH];
-static __thread unsigned n_old;
 
 static void die(const char *what)
 {
@@ -38,20 +40,41 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* The page has come. The one that has been local for longest goes, together with others. */
-static void replace(char *page)
+static void drop(struct iovec *pages, unsigned n)
 {
-	uint32_t at = atomic_fetch_add(&n_came, 1) * STRIDE % n_local;
-	char *oldest = atomic_exchange(&ring[at], page);
+	if (syscall(SYS_process_madvise, pidfd, pages, (size_t)n, MADV_DONTNEED, 0) >= 0)
+		return;
+	for (unsigned i = 0; i < n; i++) /* a kernel before 6.13 */
+		if (madvise(pages[i].iov_base, PAGE, MADV_DONTNEED) < 0)
+			die("madvise");
+}
 
-	if (!oldest)
-		return;
-	old[n_old++] = (struct iovec){.iov_base = oldest, .iov_len = PAGE};
-	if (n_old < BATCH)
-		return;
-	n_old = 0;
-	if (syscall(SYS_process_madvise, pidfd, old, (size_t)BATCH, MADV_DONTNEED, 0) < 0)
-		die("process_madvise");
+static void drop_oldest(uint64_t nth)
+{
+	struct iovec pages[BATCH];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < BATCH; i++) {
+		char *page = atomic_exchange(&places[(nth + AHEAD - i) % n_places].page, NULL);
+
+		if (page)
+			pages[n++] = (struct iovec){.iov_base = page, .iov_len = PAGE};
+	}
+	if (n)
+		drop(pages, n);
+}
+
+/* The page has come. One fault in BATCH drops the pages that have been local for longest. */
+static void note(char *page)
+{
+	uint64_t nth = atomic_fetch_add(&n_came, 1);
+	struct iovec late = {.iov_base = atomic_exchange(&places[nth % n_places].page, page),
+	                     .iov_len = PAGE};
+
+	if (late.iov_base) /* a thread that should have dropped it is still on its way */
+		drop(&late, 1);
+	if (nth % BATCH == 0)
+		drop_oldest(nth);
 }
 
 static void on_bus(int sig, siginfo_t *info, void *context)
@@ -62,7 +85,7 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 	(void)sig;
 	(void)context;
 	if (n == PAGE)
-		replace(memory + at);
+		note(memory + at);
 	else if (n != -EEXIST) /* another thread has copied it */
 		die("UFFDIO_COPY");
 }
@@ -72,16 +95,19 @@ const char *barefaults_map(const char *source, uint32_t n_pages, uint32_t local_
 	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
 	uint64_t len = (uint64_t)n_pages * PAGE;
 
-	if (n_parts == 0 || n_parts > PARTS_MAX || n_pages % n_parts)
+	if (n_parts == 0 || n_parts > PARTS_MAX || n_pages % n_parts) {
+		fprintf(stderr, "barefaults: %u pages can't have %u parts\n", n_pages, n_parts);
 		exit(2);
+	}
+	n_places = local_pages + AHEAD;
 	memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	ring = calloc(local_pages, sizeof(*ring));
+	places = aligned_alloc(sizeof(*places), n_places * sizeof(*places));
 	pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	if (memory == MAP_FAILED || !ring || pidfd < 0)
+	if (memory == MAP_FAILED || !places || pidfd < 0)
 		die("memory");
+	memset(places, 0, n_places * sizeof(*places));
 	madvise(memory, len, MADV_NOHUGEPAGE);
 	bytes = source;
-	n_local = local_pages;
 	part_bytes = len / n_parts;
 	for (unsigned i = 0; i < n_parts; i++)
 		if (fp_uffd_open(FP_UFFD_SIGBUS | FP_UFFD_USER_ONLY, &uffds[i]) < 0 ||

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 /*
- * Maps n_pages pages that read as those of source, of which some local_pages are local at once.
- * local_pages is a power of two. The range is divided into n_parts equal parts, each of them with a
+ * Maps n_pages pages that read as those of source, of which some local_pages are local at once. The
+ * range is divided into n_parts equal parts, each of them with a
  * userfaultfd and a mapping of its own. Ends the program on an error. Once for each process.
  */
 const char *barefaults_map(const char *source, uint32_t n_pages, uint32_t local_pages, unsigned n_parts);

@@ -195,12 +195,14 @@ static void measure(const char *kind, const char *numbers)
 
 int main(int argc, char **argv)
 {
-	if (argc != 3 && argc != 4) {
+	unsigned n_parts = argc == 4 ? (unsigned)strtoul(argv[3], NULL, 10) : 0;
+
+	if (argc != 3 && n_parts == 0) {
 		fprintf(stderr, "usage: threads KIND,... N_THREADS,... [PARTS]\n");
 		return 2;
 	}
 	calibrate();
-	fill(argc == 4 ? (unsigned)strtoul(argv[3], NULL, 10) : 0);
+	fill(n_parts);
 	for (char *kind = strtok(argv[1], ","); kind; kind = strtok(NULL, ","))
 		measure(kind, argv[2]);
 	return 0;

@@ -64,7 +64,7 @@ def main():
             for n in threads:
                 us, cpu = zip(*(one[i][kind, n] for one in rounds))
                 ratios = [one[i][kind, threads[0]][0] / one[i][kind, n][0] for one in rounds]
-                cells.append(f"{spread(us, 1)} cpu {statistics.median(cpu):.1f} x {spread(ratios, 2)}")
+                cells.append(f"{spread(us, 2)} cpu {statistics.median(cpu):.1f} x {spread(ratios, 2)}")
             print(f"{kind:6}({i}) " + "".join(f"{cell:<{WIDTH}}" for cell in cells))
 
 

@@ -26,8 +26,8 @@
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread may keep a server */
 #define YIELDS       64u                     /* how often a waiting thread yields before it sleeps */
 #define LOOK_MS      10
-#define REST_NS      FP_NSEC_PER_MSEC
-#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
+#define REST_NS      FP_NSEC_PER_MSEC /* see keep_room */
+#define GONE_TRIES   3u               /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {
@@ -231,15 +231,19 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 
 /*
  * Evicts a batch if few tokens are free. On the program's CPU this needs no wake-up, and interrupts
- * another CPU for the TLB only if threads of the program run there. If no page can leave, threads
- * that still find a token leave it to the reclaim thread for a while.
+ * another CPU for the TLB only if threads of the program run there. If most pages can't leave, such
+ * as written ones for which there are no slots, threads that find a token leave it to the reclaim
+ * thread for a while.
  */
 static void keep_room(struct fp_inline *in)
 {
+	int n;
+
 	if (!in->evictor || !fp_budget_is_low(&in->far->budget) ||
 	    fp_clock_ns() < atomic_load(&in->rest_until_ns))
 		return;
-	if (fp_evictor_run_on_fault(in->evictor) == 0)
+	n = fp_evictor_run_on_fault(in->evictor);
+	if (n >= 0 && (unsigned)n < fp_budget_batch(&in->far->budget) / 2)
 		atomic_store(&in->rest_until_ns, fp_clock_ns() + REST_NS);
 }
 
