@@ -337,10 +337,12 @@ def seconds(results, contender, percent):
     return figure and figure["median"]
 
 
-def slack_mib(results, percent):
-    """How much more than the budget zram has: more than 8 MiB where the kernel killed the
-    program."""
-    return result(results, "zram", percent)["slack_bytes"] >> 20
+def zrams_part(results, percent):
+    """How much more than the budget zram has: more than 8 MiB where the kernel killed the program.
+    And how often it was killed even so."""
+    row = result(results, "zram", percent)
+    killed = row.get("killed_rounds")
+    return f"zram has {row['slack_bytes'] >> 20} MiB more" + (f", killed {killed} times" if killed else "")
 
 
 def beside_zram(run, found, failed, mode, percent):
@@ -353,7 +355,7 @@ def beside_zram(run, found, failed, mode, percent):
         run.notes.append(f"{work}: with zram, every program was killed for want of memory")
         return [Row(work, "", "", "", "not run")]
     run.notes.append(f"{work}, seconds to zram's: " + ", ".join(
-        f"{load} {ratio:.2f} (zram has {slack_mib(found[load], percent)} MiB more)" for load, ratio in ratios.items()))
+        f"{load} {ratio:.2f} ({zrams_part(found[load], percent)})" for load, ratio in ratios.items()))
     worst = max(ratios, key=ratios.get)
     rest = f"of {len(ratios)}" + "".join(f"; {load}: zram killed" for load in killed)
     rows = [judged(work, "none slower than zram", f"slowest: {worst}, {rest}", ratios[worst], ratios[worst] <= 1 and not failed)]

@@ -44,8 +44,10 @@ int main(void)
 #define PAGES    8u  /* the calls are made on these pages */
 #define KEPT     64u /* pages that must keep their bytes */
 #define SECONDS  20
-#define LEAST    3u                                    /* least number of interrupted calls */
-#define PATIENCE 120u                                  /* seconds allowed for one call */
+#define LEAST    3u   /* least number of interrupted calls */
+#define PATIENCE 120u /* seconds allowed for one call */
+/* no rep instructions, of which a step does one byte */
+#define NO_REP   "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824"
 #define MARK()   __asm__ volatile("int3" ::: "memory") /* the tracer begins or ends stepping here */
 
 /* Shared by the program and its tracer. */
@@ -231,7 +233,7 @@ static void call_malloc_large(void)
 
 	MUST(p);
 	p[5000] = 1;
-	p = realloc(p, 300 << 10);
+	p = realloc(p, 1200 << 10);
 	MUST(p && p[5000] == 1);
 	free(p);
 	p = calloc(1, 140 << 10);
@@ -613,6 +615,7 @@ int main(int argc, char **argv)
 {
 	if (argc == 4 && strcmp(argv[1], "--trace") == 0)
 		return run_tracer(argv[2], atoi(argv[3]));
+	setenv("GLIBC_TUNABLES", NO_REP, 0);
 	return test_under_preload(argc, argv, tests);
 }
 

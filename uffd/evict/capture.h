@@ -23,6 +23,7 @@ struct fp_leaving {
 	uint32_t page;
 	uint32_t tries;
 	bool zero;         /* all its bytes are zero */
+	bool copied;       /* they are in its slot: the node's memory is mapped */
 	uint64_t old_slot; /* the slot that the page had before; 0: none */
 	bool moved;        /* buf is the page itself, in the stage; false: buf is a copy */
 	struct fp_batch *batch;

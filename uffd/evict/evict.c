@@ -17,6 +17,7 @@
 #include "lockedmem.h"
 #include "kernel_filled.h"
 #include "presence.h"
+#include "streamcopy.h"
 
 #define BATCH        FP_BUDGET_BATCH_MAX
 #define WRITE_TRIES  3u
@@ -337,6 +338,22 @@ static void choose_slots(struct fp_evictor *ev, struct fp_leaving **pages, unsig
 		note_slots(far, got == need);
 }
 
+/* Copies the pages whose slots are mapped. */
+static void copy_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_page_io *io = &pages[i]->io, *next = &pages[FP_MIN(i + 1, n - 1)]->io;
+		void *direct = io->slot ? fp_store_slot_direct(ev->far->store, io->slot) : NULL;
+
+		pages[i]->copied = direct;
+		if (!direct)
+			continue;
+		fp_stream_copy(direct, io->buf, next->buf, FP_PAGE_SIZE);
+		fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
+	}
+	fp_stream_end();
+}
+
 /*
  * Copies each page whose slot is mapped. The lane sends the others as one request; fp_evictor_reap
  * gets its answers.
@@ -347,21 +364,16 @@ static void write_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsign
 	unsigned n_out = 0;
 
 	choose_slots(ev, pages, n);
+	copy_pages(ev, pages, n);
 	for (unsigned i = 0; i < n; i++) {
 		struct fp_page_io *io = &pages[i]->io;
-		void *direct = io->slot ? fp_store_slot_direct(ev->far->store, io->slot) : NULL;
 
-		if (!io->slot && !pages[i]->zero) {
+		if (pages[i]->copied || pages[i]->zero)
+			end_written(ev->far, pages[i]);
+		else if (!io->slot)
 			end_unwritten(ev->far, pages[i]);
-		} else if (direct) {
-			memcpy(direct, io->buf, FP_PAGE_SIZE);
-			fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
-			end_written(ev->far, pages[i]);
-		} else if (pages[i]->zero) {
-			end_written(ev->far, pages[i]);
-		} else {
+		else
 			out[n_out++] = io;
-		}
 	}
 	if (n_out && fp_lane_write(ev->lane, out, n_out) < 0)
 		for (unsigned i = 0; i < n_out; i++)
