@@ -1,8 +1,10 @@
 /*
  * What the parts of the eviction of a dirty page cost, without a pager: the same calls of the
  * kernel and the same copy, each timed alone. Room: test/bench. It prints medians of ROUNDS rounds,
- * in µs a page. Columns: UFFDIO_MOVE to a stage, the zero test, the copy to shared memory, and the
- * drop of the stage.
+ * in µs a page. Columns: UFFDIO_MOVE to a stage, the zero test, the copy to shared memory by
+ * memcpy, the same past the cache (streamcopy.h), as the pager copies, and the drop of the stage.
+ * Batches are copied in the one way and in the other by turns. The last column is the sum without
+ * memcpy.
  *
  * Each row is for a batch of pages, in runs of neighbours. The rows come twice. In the second half
  * another thread of the program runs on another CPU, so each call that takes pages away interrupts
@@ -20,6 +22,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "streamcopy.h"
 #include "uffd.h"
 
 #define PAGE      4096u
@@ -27,7 +30,7 @@
 #define BATCH_MAX 64u
 #define ROUNDS    5u
 
-enum part { MOVE, TEST, COPY, DROP, PARTS };
+enum part { MOVE, TEST, COPY, STREAM, DROP, PARTS };
 
 static const struct row {
 	unsigned batch, run;
@@ -37,6 +40,7 @@ static struct fp_uffd uffd;
 static char *memory, *stage, *slots;
 static uint32_t order[PAGES]; /* the runs, shuffled */
 static uint64_t ns[PARTS];
+static uint32_t n_pages[PARTS]; /* how many the part was done to */
 static _Atomic bool stopping;
 
 static void die(const char *what)
@@ -96,10 +100,11 @@ static void fill(unsigned run)
 	}
 }
 
-static void add(enum part part, uint64_t *since_ns)
+static void add(enum part part, unsigned n, uint64_t *since_ns)
 {
 	uint64_t now_ns = fp_clock_ns();
 
+	n_pages[part] += n;
 	ns[part] += now_ns - *since_ns;
 	*since_ns = now_ns;
 }
@@ -113,7 +118,23 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), PAGE - sizeof(first)) == 0;
 }
 
-static void evict(const uint32_t *runs, struct row row)
+static void copy(const uint32_t *runs, struct row row)
+{
+	for (unsigned i = 0; i < row.batch; i++)
+		memcpy(slots + (size_t)(runs[i / row.run] + i % row.run) * PAGE, stage + (size_t)i * PAGE,
+		       PAGE);
+}
+
+static void stream(const uint32_t *runs, struct row row)
+{
+	for (unsigned i = 0; i < row.batch; i++)
+		fp_stream_copy(slots + (size_t)(runs[i / row.run] + i % row.run) * PAGE,
+		               stage + (size_t)i * PAGE, stage + (size_t)(i + (i + 1 < row.batch)) * PAGE,
+		               PAGE);
+	fp_stream_end();
+}
+
+static void evict(const uint32_t *runs, struct row row, bool streams)
 {
 	size_t run_bytes = (size_t)row.run * PAGE;
 	uint64_t since_ns = fp_clock_ns();
@@ -122,18 +143,19 @@ static void evict(const uint32_t *runs, struct row row)
 		if (fp_uffd_move(&uffd, -1, stage + i * run_bytes, memory + (size_t)runs[i] * PAGE,
 		                 run_bytes) != (ssize_t)run_bytes)
 			die("UFFDIO_MOVE");
-	add(MOVE, &since_ns);
+	add(MOVE, row.batch, &since_ns);
 	for (unsigned i = 0; i < row.batch; i++)
 		if (is_zero(stage + (size_t)i * PAGE))
 			die("a page lost its bytes");
-	add(TEST, &since_ns);
-	for (unsigned i = 0; i < row.batch; i++)
-		memcpy(slots + (size_t)(runs[i / row.run] + i % row.run) * PAGE, stage + (size_t)i * PAGE,
-		       PAGE);
-	add(COPY, &since_ns);
+	add(TEST, row.batch, &since_ns);
+	if (streams)
+		stream(runs, row);
+	else
+		copy(runs, row);
+	add(streams ? STREAM : COPY, row.batch, &since_ns);
 	if (madvise(stage, (size_t)row.batch * PAGE, MADV_DONTNEED) < 0)
 		die("madvise");
-	add(DROP, &since_ns);
+	add(DROP, row.batch, &since_ns);
 }
 
 static int by_value(const void *a, const void *b)
@@ -149,13 +171,14 @@ static void print_row(struct row row)
 
 	for (unsigned r = 0; r < ROUNDS; r++) {
 		memset(ns, 0, sizeof(ns));
+		memset(n_pages, 0, sizeof(n_pages));
 		fill(row.run);
 		for (unsigned i = 0; i < PAGES / row.run; i += row.batch / row.run)
-			evict(order + i, row);
+			evict(order + i, row, i / (row.batch / row.run) % 2);
 		values[PARTS][r] = 0;
 		for (unsigned part = 0; part < PARTS; part++) {
-			values[part][r] = (double)ns[part] / PAGES / 1000;
-			values[PARTS][r] += values[part][r];
+			values[part][r] = (double)ns[part] / n_pages[part] / 1000;
+			values[PARTS][r] += part == COPY ? 0 : values[part][r];
 		}
 	}
 	printf("%5u %4u", row.batch, row.run);
@@ -168,7 +191,7 @@ static void print_row(struct row row)
 
 static void print_rows(const char *title)
 {
-	printf("%s\nbatch  run   move   test   copy   drop    all\n", title);
+	printf("%s\nbatch  run   move   test memcpy stream   drop    all\n", title);
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		print_row(rows[i]);
 }
