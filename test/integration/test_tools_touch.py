@@ -49,7 +49,7 @@ class Touch(toolcase.ToolCase):
 
     def test_picture(self):
         """A curve for each contender, and the tables as ever."""
-        for bench, more in (("touch", ()), ("fault", ("--pages", "512"))):
+        for bench, more in (("touch", ()), ("fault", ("--pages", "512", "--local", "8M"))):
             with self.subTest(bench):
                 path = self.path("latency.svg")
                 status, out, err = self.farpage("bench", bench, *SMALL, "--transport", "floor", "--fault-mode", "both", *more, "--svg", path)
