@@ -82,7 +82,7 @@ bench: all ## the figures that README.md quotes
 	@$(BUILD)/tools/farpage bench fault
 	@$(BUILD)/tools/farpage bench touch
 
-bench-targets: tests ## the targets of doc/performance.md, each met or missed (hours; QUICK=1: five minutes)
+bench-targets: tests ## the targets of doc/performance.md, each met or missed (45 minutes; QUICK=1: five)
 	@FARPAGE_BUILD=$(abspath $(BUILD)) /usr/bin/python3 test/bench/targets.py $(if $(QUICK),--quick)
 
 install: all ## install under meson's prefix; configuration in /etc/farpage (DESTDIR is honoured)

@@ -1,7 +1,7 @@
 /*
- * Copies of pages whose bytes nobody reads soon. Room: common. On x86-64 they do not pass through
- * the cache: the processor need not read the target first, and what the program uses stays cached.
- * Other processors have memcpy. doc/performance.md tells what it gains.
+ * Copies of pages that no thread reads soon. Room: common. On x86-64 they do not pass through the
+ * cache. The processor need not read the target first, and the program's lines stay cached. Other
+ * processors have memcpy. doc/performance.md has the gain.
  */
 #ifndef FP_STREAMCOPY_H
 #define FP_STREAMCOPY_H
@@ -16,9 +16,9 @@
 #define FP_STREAM_LINE 64u /* bytes of a line of the cache */
 
 /*
- * Copies len bytes, a multiple of 64; both addresses are multiples of 64, too. Meanwhile fetches
- * len bytes from next into the cache, which is the source of the copy that comes next. Other
- * threads may see the bytes at to only after fp_stream_end.
+ * Copies len bytes. len and both addresses are multiples of 64. Meanwhile fetches len bytes of next
+ * into the cache: next is the source of the following copy. Other threads may read the target only
+ * after fp_stream_end. Any thread; no errors.
  */
 static inline void fp_stream_copy(void *to, const void *from, const void *next, size_t len)
 {

@@ -46,7 +46,7 @@ int main(void)
 #define SECONDS  20
 #define LEAST    3u   /* least number of interrupted calls */
 #define PATIENCE 120u /* seconds allowed for one call */
-/* no rep instructions, of which a step does one byte */
+/* glibc copies without rep instructions: a step does only one byte of such an instruction */
 #define NO_REP   "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824"
 #define MARK()   __asm__ volatile("int3" ::: "memory") /* the tracer begins or ends stepping here */
 

@@ -235,12 +235,11 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
  * as written ones for which there are no slots, threads that find a token leave it to the reclaim
  * thread for a while.
  */
-static void keep_room(struct fp_inline *in)
+static void keep_room(struct fp_inline *in, uint64_t now_ns)
 {
 	int n;
 
-	if (!in->evictor || !fp_budget_is_low(&in->far->budget) ||
-	    fp_clock_ns() < atomic_load(&in->rest_until_ns))
+	if (!in->evictor || !fp_budget_is_low(&in->far->budget) || now_ns < atomic_load(&in->rest_until_ns))
 		return;
 	n = fp_evictor_run_on_fault(in->evictor);
 	if (n >= 0 && (unsigned)n < fp_budget_batch(&in->far->budget) / 2)
@@ -254,7 +253,7 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 
 	if (guest)
 		return hand_over(in, fault);
-	keep_room(in);
+	keep_room(in, now_ns);
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
