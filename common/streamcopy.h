@@ -6,6 +6,7 @@
 #ifndef FP_STREAMCOPY_H
 #define FP_STREAMCOPY_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -23,8 +24,8 @@
 static inline void fp_stream_copy(void *to, const void *from, const void *next, size_t len)
 {
 	for (size_t at = 0; at < len; at += FP_STREAM_LINE) {
-		const __m128i *source = (const __m128i *)((const char *)from + at);
-		__m128i *target = (__m128i *)((char *)to + at);
+		const __m128i *source = (const void *)((const char *)from + at);
+		__m128i *target = (void *)((char *)to + at);
 		__m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1),
 		        c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
 
@@ -52,6 +53,7 @@ static inline void fp_stream_copy(void *to, const void *from, const void *next, 
 
 static inline void fp_stream_end(void)
 {
+	atomic_thread_fence(memory_order_release);
 }
 
 #endif

@@ -213,6 +213,51 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	unmap_all();
 }
 
+static struct fp_evictor *new_evictor(void)
+{
+	struct fp_evictor *evictor;
+
+	assert_int_equal(fp_pin_table_init(&far.pins), 0);
+	assert_int_equal(mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE),
+	                 0);
+	assert_int_equal(fp_evictor_new(&far, NULL, far.base, &evictor), 0);
+	return evictor;
+}
+
+static void free_evictor(struct fp_evictor *evictor)
+{
+	fp_evictor_free(evictor);
+	fp_pin_table_done(&far.pins);
+}
+
+#define WANT 8u
+
+/*
+ * A chunk between two others that are kernel-filled too is cut from their mapping when it is
+ * registered again. If the kernel refuses that, no page of the chunk can leave. An evictor tries as
+ * many of them as it wants, not all.
+ */
+static void pages_that_cannot_leave(void **state)
+{
+	struct fp_evictor *evictor;
+	uint64_t n_refused;
+	unsigned n_left;
+
+	map_all();
+	evictor = new_evictor();
+	make_native(CHUNK + CHUNK_PAGES); /* its pages are the oldest */
+	make_native(CHUNK);
+	make_native(CHUNK + 2 * CHUNK_PAGES);
+	leave_cuts(0);
+	n_left = fp_evictor_run(evictor, WANT);
+	n_refused = atomic_load(&stats.evict_refused);
+	drop_fillers(FILLERS);
+	assert_int_equal(n_left, 0);
+	assert_int_equal(n_refused, WANT);
+	free_evictor(evictor);
+	unmap_all();
+}
+
 /* ---- calls that the limit on mappings refuses ---- */
 
 #define PART 8u /* pages */
@@ -523,16 +568,11 @@ static void assert_taken_back(unsigned n)
 
 static void evict_absent(uint32_t page)
 {
-	struct fp_evictor *evictor;
+	struct fp_evictor *evictor = new_evictor();
 	uint32_t next;
 
-	assert_int_equal(fp_pin_table_init(&far.pins), 0);
-	assert_int_equal(mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE),
-	                 0);
-	assert_int_equal(fp_evictor_new(&far, NULL, far.base, &evictor), 0);
 	(void)fp_evictor_run_range(evictor, page, 1, &next);
-	fp_evictor_free(evictor);
-	fp_pin_table_done(&far.pins);
+	free_evictor(evictor);
 }
 
 /* A token granted beyond the budget ends with its page, in whichever way the page is removed. */
@@ -584,6 +624,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(an_install_during_a_bare_call_ends_the_process),
 	    TEST(a_chunk_half_given_to_the_kernel),
+	    TEST(pages_that_cannot_leave),
 	    TEST(a_refused_unmap_changes_nothing),
 	    TEST(a_refused_unmap_without_dumps),
 	    TEST(a_refused_unmap_of_two_pieces),

@@ -26,13 +26,14 @@ void fp_evictor_free(struct fp_evictor *evictor);
 /*
  * Takes the oldest pages and makes them leave. Takes no more pages than the parameter want, which
  * is at most FP_BUDGET_BATCH_MAX. With a lane, write-backs go on after the return. Returns how many
- * pages left or are leaving. 0: no page could be taken, or all batches are in use.
+ * pages left or are leaving, also those that a waiting thread got back at once. 0: no page could be
+ * taken, or all batches are in use.
  */
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 
 /*
  * Evicts a batch, for threads that serve faults: any number of them may share the evictor. Returns
- * how many pages left, which also count in stats.evicted_on_fault. 0: no page could leave. -EBUSY:
+ * what fp_evictor_run does, which stats.evicted_on_fault counts. 0: no page could leave. -EBUSY:
  * another thread is using the evictor.
  */
 int fp_evictor_run_on_fault(struct fp_evictor *evictor);

@@ -242,7 +242,7 @@ static void keep_room(struct fp_inline *in, uint64_t now_ns)
 	if (!in->evictor || !fp_budget_is_low(&in->far->budget) || now_ns < atomic_load(&in->rest_until_ns))
 		return;
 	n = fp_evictor_run_on_fault(in->evictor);
-	if (n >= 0 && (unsigned)n < fp_budget_batch(&in->far->budget) / 2)
+	if (n >= 0 && (unsigned)n < (fp_budget_batch(&in->far->budget) + 1) / 2)
 		atomic_store(&in->rest_until_ns, fp_clock_ns() + REST_NS);
 }
 
