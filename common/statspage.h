@@ -92,7 +92,7 @@ struct fp_statspage {
 	_Atomic uint64_t evicted_dirty; /* pages written back */
 	_Atomic uint64_t evicted_zero;  /* pages found all zero, which are never sent */
 	_Atomic uint64_t evict_refused; /* pages that could not leave (EBUSY: pinned for I/O) */
-	/* clean, dirty and zero pages that a thread which serves faults has evicted */
+	/* pages that threads evicted while they served faults: clean, dirty and zero ones */
 	_Atomic uint64_t evicted_on_fault;
 	_Atomic uint64_t waits_for_room; /* faults without a free token, which waited for an eviction */
 	/* In fault mode thread: faults of another thread than the one of the fault before. */

@@ -233,29 +233,43 @@ static void free_evictor(struct fp_evictor *evictor)
 #define WANT 8u
 
 /*
- * A chunk between two others that are kernel-filled too is cut from their mapping when it is
- * registered again. If the kernel refuses that, no page of the chunk can leave. An evictor tries as
- * many of them as it wants, not all.
+ * Three neighbouring chunks are kernel-filled. The middle one has the oldest pages. The limit on
+ * mappings allows no cut, so its pages can't leave. Those of the others can, unless they are
+ * claimed. Returns how many pages leave if the evictor wants WANT.
  */
-static void pages_that_cannot_leave(void **state)
+static unsigned evict_around_the_middle(bool claimed)
 {
 	struct fp_evictor *evictor;
-	uint64_t n_refused;
 	unsigned n_left;
 
 	map_all();
 	evictor = new_evictor();
-	make_native(CHUNK + CHUNK_PAGES); /* its pages are the oldest */
+	far.capture_by_move = far.uffd.has_move;
+	make_native(CHUNK + CHUNK_PAGES);
 	make_native(CHUNK);
 	make_native(CHUNK + 2 * CHUNK_PAGES);
+	memset(fp_far_addr(&far, CHUNK), 0, WANT * FP_PAGE_SIZE); /* zero pages leave without a node */
+	for (uint32_t p = CHUNK; claimed && p < CHUNK + 3 * CHUNK_PAGES; p++)
+		if (p / CHUNK_PAGES != CHUNK / CHUNK_PAGES + 1)
+			set_word(p, FP_PAGE_CLAIMED);
 	leave_cuts(0);
 	n_left = fp_evictor_run(evictor, WANT);
-	n_refused = atomic_load(&stats.evict_refused);
 	drop_fillers(FILLERS);
-	assert_int_equal(n_left, 0);
-	assert_int_equal(n_refused, WANT);
 	free_evictor(evictor);
 	unmap_all();
+	return n_left;
+}
+
+static void pages_behind_others_that_cannot_leave(void **state)
+{
+	assert_int_equal(evict_around_the_middle(false), WANT);
+	assert_true(atomic_load(&stats.evict_refused) >= CHUNK_PAGES);
+}
+
+static void a_search_ends_if_no_page_can_leave(void **state)
+{
+	assert_int_equal(evict_around_the_middle(true), 0);
+	assert_true(atomic_load(&stats.evict_refused) <= 3 * CHUNK_PAGES);
 }
 
 /* ---- calls that the limit on mappings refuses ---- */
@@ -624,7 +638,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(an_install_during_a_bare_call_ends_the_process),
 	    TEST(a_chunk_half_given_to_the_kernel),
-	    TEST(pages_that_cannot_leave),
+	    TEST(pages_behind_others_that_cannot_leave),
+	    TEST(a_search_ends_if_no_page_can_leave),
 	    TEST(a_refused_unmap_changes_nothing),
 	    TEST(a_refused_unmap_without_dumps),
 	    TEST(a_refused_unmap_of_two_pieces),

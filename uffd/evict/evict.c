@@ -468,27 +468,28 @@ static bool can_leave(struct fp_evictor *ev)
 }
 
 /*
- * Takes the oldest entries of the queue until as many pages as want says were local, or no entry is
- * left. The search does not end earlier: a large munmap may leave tens of thousands of stale
- * entries in a row, and the caller would think that there are no victims. A page that can't leave
- * counts too: it goes back to the queue, and the search would meet it again and again.
+ * Takes the oldest entries of the queue until the evictor has as many victims as want says, or no
+ * entry is left. The search does not end earlier: a large munmap may leave tens of thousands of
+ * stale entries in a row, and the caller would think that there are no victims. A page that can't
+ * leave goes back to the queue. So the search also ends after as many pages as are local.
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {
 	struct fp_evict_entry *entries = ev->found;
 	struct fp_far *far = ev->far;
 	struct fp_page_step step;
-	unsigned n, n_local = 0;
-	uint64_t old;
+	uint64_t left = atomic_load_explicit(&far->budget.resident, memory_order_relaxed), old;
+	unsigned n;
 
-	while (n_local < want && (n = fp_evict_queue_pop(&far->evict_queue, entries, want - n_local)) > 0)
+	while (ev->n_drops + ev->n_takes < want && left > 0 &&
+	       (n = fp_evict_queue_pop(&far->evict_queue, entries, want - ev->n_drops - ev->n_takes)) > 0)
 		for (unsigned i = 0; i < n; i++) {
 			uint32_t page = entries[i].page;
 
 			if (!fp_far_has(far, page))
 				continue;
 			step = fp_pager_apply_evict(&far->words[page], entries[i].past, &old);
-			n_local += step.action != FP_ACT_NONE;
+			left -= left > 0 && step.action != FP_ACT_NONE;
 			sort_victim(ev, page, step.action, old);
 		}
 }

@@ -33,8 +33,8 @@ unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 
 /*
  * Evicts a batch, for threads that serve faults: any number of them may share the evictor. Returns
- * what fp_evictor_run does, which stats.evicted_on_fault counts. 0: no page could leave. -EBUSY:
- * another thread is using the evictor.
+ * the same number as fp_evictor_run, and adds it to stats.evicted_on_fault. 0: no page could leave.
+ * -EBUSY: another thread is using the evictor.
  */
 int fp_evictor_run_on_fault(struct fp_evictor *evictor);
 
