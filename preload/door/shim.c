@@ -1,13 +1,13 @@
 /* See shim.h. */
 #include "shim.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "local.h"
 #include "log.h"
+#include "lookup.h"
 
 static struct {
 	_Atomic(struct fp_agent *) agent;
@@ -46,7 +46,7 @@ void *fp_shim_next(_Atomic(void *) *known, const char *name)
 	void *found = atomic_load_explicit(known, memory_order_relaxed);
 
 	if (!found) {
-		found = dlsym(RTLD_NEXT, name);
+		found = fp_lookup_next(name, NULL);
 		atomic_store_explicit(known, found, memory_order_relaxed);
 	}
 	return found;

@@ -27,6 +27,7 @@
 #include "local_stack.h"
 #include "far_pieces.h"
 #include "local_rules.h"
+#include "lookup.h"
 #include "space.h"
 
 #define ARENAS_MAX 64
@@ -172,7 +173,7 @@ bool fp_heap_is_allocator(const void *code)
 
 static void *own_call(void *library, const char *name)
 {
-	void *call = dlsym(library, name);
+	void *call = fp_lookup_dlsym()(library, name);
 
 	return fp_heap_is_allocator(call) ? call : NULL;
 }

@@ -19,7 +19,6 @@
  * allocate, and waits for no thread that allocates. Our handler quiet waits for such threads, so it
  * runs before jemalloc's prepare.
  */
-#include <dlfcn.h>
 #include <jemalloc/jemalloc.h>
 #include <pty.h>
 #include <sys/types.h>
@@ -29,6 +28,7 @@
 #include "fdutil.h"
 #include "local.h"
 #include "local_stack.h"
+#include "lookup.h"
 #include "agent_sigmask.h"
 #include "rlimits.h"
 #include "shim.h"
@@ -147,7 +147,7 @@ static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handl
 
 int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {
-	register_fn *real = (register_fn *)dlsym(RTLD_NEXT, "__register_atfork");
+	register_fn *real = (register_fn *)fp_lookup_next("__register_atfork", NULL);
 	uint64_t mask = fp_local_enter_masked();
 	int r;
 

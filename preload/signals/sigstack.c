@@ -1,7 +1,6 @@
 /* See sigstack.h. */
 #include "sigstack.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -17,6 +16,7 @@
 #include "local.h"
 #include "cleanup.h"
 #include "lockedmem.h"
+#include "lookup.h"
 #include "shim.h"
 #include "store.h"
 
@@ -227,7 +227,7 @@ FP_INTERPOSE int sigstack(struct sigstack *ss, struct sigstack *ret_old)
 	static atomic_bool said;
 
 	if (!own)
-		return ((__typeof__(&sigstack))dlsym(RTLD_NEXT, "sigstack"))(ss, ret_old);
+		return ((__typeof__(&sigstack))fp_lookup_next("sigstack", NULL))(ss, ret_old);
 	fp_shim_say_once(&said,
 	                 "sigstack was refused: it does not say how large the stack is. Use sigaltstack");
 	return fp_shim_return(-ENOSYS);

@@ -7,7 +7,6 @@
  */
 #include "calls.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -24,6 +23,7 @@
 #include "cleanup.h"
 #include "fdutil.h"
 #include "local.h"
+#include "lookup.h"
 #include "shim.h"
 #include "store.h"
 
@@ -48,7 +48,7 @@ static fp_call_fn *resolve(unsigned row)
 
 	if (real)
 		return real;
-	real = (fp_call_fn *)dlsym(RTLD_NEXT, fp_call_rows[row].name);
+	real = (fp_call_fn *)fp_lookup_next(fp_call_rows[row].name, NULL);
 	if (!real)
 		real = no_such_call;
 	atomic_store_explicit(&reals[row], real, memory_order_relaxed);

@@ -20,6 +20,7 @@
 #include "call_args.h"
 #include "calls.h"
 #include "local.h"
+#include "lookup.h"
 #include "shim.h"
 #include "uring.h"
 
@@ -62,7 +63,7 @@ static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
 
 void fp_libc_memory_open(void)
 {
-	libc.known = (uintptr_t)dlsym(RTLD_NEXT, "fopen");
+	libc.known = (uintptr_t)fp_lookup_next("fopen", NULL);
 	fp_libc_memory_loader.known = getauxval(AT_BASE);
 	dl_iterate_phdr(look_at_library, NULL);
 }
@@ -160,8 +161,8 @@ FP_INTERPOSE int pthread_attr_setstack_of_old(pthread_attr_t *attr,
 int pthread_attr_setstack_of_old(pthread_attr_t *attr, void *stack)
 {
 	if (!is_far_stack((char *)stack - 1))
-		return ((__typeof__(&pthread_attr_setstack_of_old))dlsym(
-		    RTLD_NEXT, "pthread_attr_setstackaddr"))(attr, stack);
+		return ((__typeof__(&pthread_attr_setstack_of_old))fp_lookup_next("pthread_attr_setstackaddr",
+		                                                                  NULL))(attr, stack);
 	return has_stack(attr) ? EINVAL : 0;
 }
 
@@ -254,11 +255,11 @@ FP_INTERPOSE __attribute__((format(printf, 2, 3))) int __printf_chk(int flag, co
 static fp_uring_fn *find(const char *soname, const char *name)
 {
 	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
-	fp_uring_fn *fn = library ? (fp_uring_fn *)dlsym(library, name) : NULL;
+	fp_uring_fn *fn = library ? (fp_uring_fn *)fp_lookup_dlsym()(library, name) : NULL;
 
 	if (library)
 		dlclose(library);
-	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
+	return fn ? fn : (fp_uring_fn *)fp_lookup_next(name, NULL);
 }
 
 /* Returns the function. If it may not be called, logs a message and returns NULL. */
