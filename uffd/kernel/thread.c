@@ -2,20 +2,48 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lockedmem.h"
 
-#define STACK_BYTES   (256u << 10)
+/*
+ * The C library allocates the stacks. In a forked child it gives the stacks of the parent's threads
+ * to new threads, with their records and thread-local data. So the agent's threads start in a child
+ * without any allocation. That matters if the program has an allocator of its own: it may be locked
+ * then, or far. No program asks for just this size, so the agent gets the agent's stacks again.
+ */
+#define STACK_BYTES   ((256u << 10) + (12u << 10))
 #define PRESENT_BYTES (64u << 10) /* far more than faults need; other pages become present on touch */
 
 static _Atomic unsigned n_running;
 
+/*
+ * The locale of all agent threads: its data is the C library's own. The data of the program's
+ * locale may be far.
+ */
+static locale_t plain_locale;
+
 static __thread bool own __attribute__((tls_model("initial-exec")));
+
+/*
+ * Locks the stack from PRESENT_BYTES below this frame up to the thread's record at its end. Only a
+ * few of its pages are present, because each child of a fork must copy and free those.
+ */
+static void lock_stack(struct fp_thread *thread)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t low = (uintptr_t)__builtin_frame_address(0) / page * page - PRESENT_BYTES;
+
+	thread->locked_bytes = ((uintptr_t)pthread_self() / page + 1) * page - low;
+	fp_lockedmem_lock((void *)low, thread->locked_bytes, true);
+	(void)madvise((void *)low, PRESENT_BYTES, MADV_POPULATE_WRITE);
+}
 
 static void *begin(void *p)
 {
@@ -23,6 +51,8 @@ static void *begin(void *p)
 
 	own = true;
 	atomic_store(&thread->tid, (pid_t)syscall(SYS_gettid));
+	lock_stack(thread);
+	uselocale(plain_locale);
 	/* the thread names itself: another thread would have to go through /proc, which is slow */
 	pthread_setname_np(pthread_self(), thread->name);
 	return thread->run(thread->arg);
@@ -36,26 +66,13 @@ static int create(struct fp_thread *thread)
 
 	if (r)
 		return -r;
-	pthread_attr_setstack(&attr, thread->stack, STACK_BYTES);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = pthread_create(&thread->id, &attr, begin, thread);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return -r;
-}
-
-/*
- * The stack is local memory. Only a few of its pages are present, because each child of a fork must
- * copy and free those.
- */
-static void *stack_new(void)
-{
-	char *stack = fp_lockedmem_lazy(STACK_BYTES);
-
-	if (stack)
-		(void)madvise(stack + STACK_BYTES - PRESENT_BYTES, PRESENT_BYTES, MADV_POPULATE_WRITE);
-	return stack;
 }
 
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg)
@@ -66,15 +83,12 @@ int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(voi
 	thread->run = run;
 	thread->arg = arg;
 	thread->name = name;
-	thread->stack = stack_new();
-	if (!thread->stack)
-		return -ENOMEM;
+	thread->locked_bytes = 0;
+	if (!plain_locale)
+		plain_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 	r = create(thread);
-	if (r < 0) {
-		fp_lockedmem_free(thread->stack, STACK_BYTES);
-		thread->stack = NULL;
+	if (r < 0)
 		return r;
-	}
 	thread->running = true;
 	atomic_fetch_add(&n_running, 1);
 	return 0;
@@ -92,7 +106,7 @@ void fp_thread_abandon(struct fp_thread *thread)
 {
 	if (!thread->running)
 		return;
-	fp_lockedmem_free(thread->stack, STACK_BYTES);
+	fp_lockedmem_forget(thread->locked_bytes);
 	thread->running = false;
 	atomic_fetch_sub(&n_running, 1);
 }

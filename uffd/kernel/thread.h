@@ -1,5 +1,5 @@
 /*
- * Agent threads. They start with all signals blocked, on stacks of ours that are locked in memory.
+ * Agent threads. They start with all signals blocked, on stacks that are locked in memory.
  * Room: uffd/kernel.
  */
 #ifndef FP_THREAD_H
@@ -12,7 +12,7 @@
 
 struct fp_thread {
 	pthread_t id;
-	void *stack;
+	size_t locked_bytes; /* of the stack; set by the thread itself */
 	void *(*run)(void *);
 	void *arg;
 	const char *name;
@@ -25,10 +25,10 @@ struct fp_thread {
  * in place until it is joined. Returns 0 or a negative errno.
  */
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg);
-/* Waits for the thread's end and frees its stack. Does nothing if it never ran. */
+/* Waits for the thread's end. Does nothing if it never ran. */
 void fp_thread_join(struct fp_thread *thread);
 
-/* Called in a forked child, where the thread does not run: frees its stack. */
+/* Called in a forked child, where the thread does not run. */
 void fp_thread_abandon(struct fp_thread *thread);
 
 /* The thread's number in the kernel; 0 until it runs. */
