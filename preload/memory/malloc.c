@@ -2,6 +2,8 @@
  * The malloc family. The fast path calls jemalloc's plain functions, and the slow path calls
  * jemalloc's extended functions. Room: preload/memory. The fast path checks a thread-local word
  * (local.h) and the caller (libc_memory.h). C++'s operators come here through the C++ library.
+ * If the program has an allocator of its own (owner.h), this family serves the agent alone, and an
+ * allocator that only wraps the next one.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -12,6 +14,7 @@
 #include "heap.h"
 #include "libc_memory.h"
 #include "local.h"
+#include "owner.h"
 #include "shim.h"
 #include "store.h"
 
@@ -105,13 +108,28 @@ FP_INTERPOSE void *realloc(void *ptr, size_t size)
 	return resize(ptr, size, CALLER);
 }
 
-FP_INTERPOSE void *reallocarray(void *ptr, size_t n, size_t size)
+/* Our own code calls this name instead, as with strdup in libc_memory.c. */
+void *__wrap_reallocarray(void *ptr, size_t n, size_t size);
+
+static void *resize_array(void *ptr, size_t n, size_t size, const void *caller)
 {
 	size_t bytes;
 
 	if (__builtin_mul_overflow(n, size, &bytes))
 		return or_enomem(NULL);
-	return resize(ptr, bytes, CALLER);
+	return resize(ptr, bytes, caller);
+}
+
+void *__wrap_reallocarray(void *ptr, size_t n, size_t size)
+{
+	return resize_array(ptr, n, size, CALLER);
+}
+
+/* A program's own allocator may lack this function. The C library's version calls that
+ * allocator. */
+FP_INTERPOSE void *reallocarray(void *ptr, size_t n, size_t size)
+{
+	return fp_owner_file() ? FP_NEXT(reallocarray)(ptr, n, size) : resize_array(ptr, n, size, CALLER);
 }
 
 static bool is_power_of_2(size_t n)

@@ -19,8 +19,13 @@
  * allocate, and waits for no thread that allocates. Our handler quiet waits for such threads, so it
  * runs before jemalloc's prepare.
  */
+#include "atfork.h"
+
+#include <errno.h>
 #include <jemalloc/jemalloc.h>
+#include <link.h>
 #include <pty.h>
+#include <stdbool.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -29,6 +34,7 @@
 #include "local.h"
 #include "local_stack.h"
 #include "lookup.h"
+#include "owner.h"
 #include "agent_sigmask.h"
 #include "rlimits.h"
 #include "shim.h"
@@ -87,6 +93,48 @@ static void child(void)
 	fp_local_leave_masked(mask_before);
 }
 
+/* ---- with an allocator of the program's own ---- */
+
+#define MORE_TLS_MAX 14 /* the C library leaves room for so many more in a thread's table */
+
+static size_t n_tls_at_start;
+
+static int count_tls(struct dl_phdr_info *info, size_t size, void *most)
+{
+	if (info->dlpi_tls_modid > *(size_t *)most)
+		*(size_t *)most = info->dlpi_tls_modid;
+	return 0;
+}
+
+void fp_atfork_open(void)
+{
+	dl_iterate_phdr(count_tls, &n_tls_at_start);
+}
+
+/*
+ * Before the child has its agent, it starts threads, and the C library clears records of the
+ * parent's threads. Neither may need the program's own allocator, or memory of it that is far.
+ */
+static bool may_fork(void)
+{
+	static atomic_bool said;
+	size_t n_tls = 0;
+
+	if (!fp_owner_file() || !fp_shim_agent())
+		return true;
+	dl_iterate_phdr(count_tls, &n_tls);
+	if (n_tls > n_tls_at_start + MORE_TLS_MAX)
+		fp_owner_forbid_forks("many libraries with thread-local data were loaded");
+	if (!fp_owner_forbids_forks())
+		return true;
+	fp_shim_say_once(&said,
+	                 "fork was refused: %s, and %s brings a malloc of its own, so that memory may be far "
+	                 "in the child. Use posix_spawn, or a build of the program without that malloc",
+	                 fp_owner_forbids_forks(), fp_owner_file());
+	errno = ENOSYS;
+	return false;
+}
+
 /* ---- on a stack in far memory ---- */
 
 FP_INNER_CALL(fork);
@@ -96,16 +144,22 @@ FP_INNER_CALL(forkpty);
 /* Runs on a local stack: until the child has its agent, it has no far memory to run on. */
 FP_INTERPOSE pid_t fork(void)
 {
+	if (!may_fork())
+		return -1;
 	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
 }
 
 FP_INTERPOSE int daemon(int keeps_dir, int keeps_files)
 {
+	if (!may_fork())
+		return -1;
 	return (int)FP_ON_LOCAL_STACK(fp_call_daemon, keeps_dir, keeps_files, 0, 0, 0, 0);
 }
 
 FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *modes, const struct winsize *size)
 {
+	if (!may_fork())
+		return -1;
 	return (int)FP_ON_LOCAL_STACK(fp_call_forkpty, ret_fd, ret_name, modes, size, 0, 0);
 }
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "atfork.h"
 #include "calls.h"
 #include "end.h"
 #include "fdutil.h"
@@ -20,6 +21,7 @@
 #include "local.h"
 #include "log.h"
 #include "local_rules.h"
+#include "owner.h"
 #include "rlimits.h"
 #include "settings.h"
 #include "shim.h"
@@ -89,6 +91,37 @@ static void keep_inherited(void)
 		fp_fd_keep(fd);
 }
 
+static bool may_use_rdma(const struct fp_settings *settings)
+{
+	for (unsigned i = 0; i < settings->n_urls; i++)
+		if (strncmp(settings->urls[i], "rdma", 4) == 0 || strncmp(settings->urls[i], "auto", 4) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * The C library and RDMA's libraries allocate from the program's own allocator, if it has one. That
+ * memory may be far. It must not be needed to serve a fault, nor reach the kernel where the kernel
+ * can't wait for far memory.
+ */
+static int check_owner(const struct fp_settings *settings, const struct fp_agent *agent,
+                       struct fp_agent_error *error)
+{
+	const char *file = fp_owner_file(), *why = NULL;
+
+	if (file && !agent && may_use_rdma(settings))
+		why = "the libraries of RDMA would allocate from it while they serve its faults. Name the "
+		      "nodes by tcp:// or shm:";
+	else if (file && agent && fp_agent_needs_pins(agent))
+		why = "the kernel does not fetch what the C library hands to it from there. Use fault mode "
+		      "thread, and permit this user all faults by access to /dev/userfaultfd";
+	if (!why)
+		return 0;
+	snprintf(error->text, sizeof(error->text), "%s brings a malloc of its own, which may be far: %s",
+	         file, why);
+	return -ENOTSUP;
+}
+
 static int start(struct fp_agent_error *error)
 {
 	struct fp_agent_options options;
@@ -106,12 +139,18 @@ static int start(struct fp_agent_error *error)
 		         "no memory node: set FARPAGE_NODES, or start the program by `farpage run`");
 		return -EINVAL;
 	}
+	r = check_owner(&settings, NULL, error);
+	if (r < 0)
+		return r;
 	options = fp_settings_agent_options(&settings);
 	options.enter_local = fp_shim_enter_local;
 	options.leave_local = fp_shim_leave_local;
 	options.on_signal_stack = fp_sigstack_in_use;
 	options.pins = options.own_handler = options.low = true;
+	options.foreign_malloc = fp_owner_file();
 	r = fp_agent_start(&options, &agent, error);
+	if (r == 0)
+		r = check_owner(&settings, agent, error);
 	if (r == 0 && fp_agent_needs_pins(agent))
 		r = open_signals(options.fault_mode, error);
 	fp_libc_memory_open();
@@ -123,6 +162,7 @@ static int start(struct fp_agent_error *error)
 		fp_shim_set_agent(agent);
 		fp_calls_open();
 		fp_limits_open();
+		fp_atfork_open();
 	}
 	if (r == 0)
 		r = fp_signals_take(SIGSEGV, &(struct fp_signal_hook){.first = on_segv});

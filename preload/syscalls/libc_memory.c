@@ -21,6 +21,7 @@
 #include "calls.h"
 #include "local.h"
 #include "lookup.h"
+#include "owner.h"
 #include "shim.h"
 #include "uring.h"
 
@@ -82,9 +83,13 @@ static bool is_awkward(const void *addr)
 
 /*
  * strdup and strndup of our own. The C library's versions would get local memory, as their code
- * lies in the C library. But the copy is the program's, so it may be far.
+ * lies in the C library. But the copy is the program's, so it may be far. Our own code calls the
+ * names with __wrap_: the linker sees to that.
  */
-FP_INTERPOSE char *strndup(const char *s, size_t max)
+char *__wrap_strndup(const char *s, size_t max);
+char *__wrap_strdup(const char *s);
+
+char *__wrap_strndup(const char *s, size_t max)
 {
 	size_t len = strnlen(s, max);
 	char *copy = malloc(len + 1);
@@ -96,9 +101,21 @@ FP_INTERPOSE char *strndup(const char *s, size_t max)
 	return copy;
 }
 
+char *__wrap_strdup(const char *s)
+{
+	return __wrap_strndup(s, SIZE_MAX - 1);
+}
+
+/* A program with an allocator of its own gets the copy from that one, by the C library's
+ * version. */
+FP_INTERPOSE char *strndup(const char *s, size_t max)
+{
+	return fp_owner_file() ? FP_NEXT(strndup)(s, max) : __wrap_strndup(s, max);
+}
+
 FP_INTERPOSE char *strdup(const char *s)
 {
-	return strndup(s, SIZE_MAX - 1);
+	return fp_owner_file() ? FP_NEXT(strdup)(s) : __wrap_strdup(s);
 }
 
 /* ---- buffers and stacks of the program: far ones are replaced by the C library's ---- */

@@ -19,6 +19,7 @@
 
 #include "calls.h"
 #include "local.h"
+#include "owner.h"
 #include "shim.h"
 
 /* Defines name as the C library's function in a bracket, so that it allocates local memory. */
@@ -71,6 +72,8 @@ FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 	if (key < FIRST_KEYS || !value ||
 	    pthread_getspecific(key)) /* a key with a value has its block already */
 		return FP_NEXT(pthread_setspecific)(key, value);
+	if (fp_owner_file())
+		fp_owner_forbid_forks("a thread has set a value of a key beyond the first 32");
 	signals = fp_local_enter_masked();
 	r = FP_NEXT(pthread_setspecific)(key, value);
 	fp_local_leave_masked(signals);

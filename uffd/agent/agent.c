@@ -284,6 +284,7 @@ static int start_reconnector(struct fp_agent *agent)
 	    .store = agent->far.store,
 	    .enter_local = agent->options.enter_local,
 	    .leave_local = agent->options.leave_local,
+	    .keeps_names = agent->options.foreign_malloc,
 	};
 
 	return fp_reconnector_start(&options, &agent->reconnector);

@@ -51,6 +51,7 @@ struct fp_agent_options {
 	bool overcommit;          /* map without reserving slots */
 	bool pins;                /* the caller pins the memory of its system calls where needed */
 	bool low;                 /* if possible, the range begins at 4 GiB: the programs' hints lie there */
+	bool foreign_malloc;      /* libraries allocate from an allocator whose memory may be far */
 	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
 	const char *stats_path;   /* a file to count in, see fp_statspage_expand; NULL: none is wanted */
 	/* The folder for the page that `farpage ps` reads; the page stays there at the end. NULL:

@@ -19,6 +19,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <langinfo.h>
+#include <link.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +42,9 @@
 #define CHILD_LEASE_BYTES (8ull << 20)
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define NODE_LOOK_US      1000u
+
+#define LIBRARY_RECORD_BYTES 2048 /* more than the C library keeps for one library */
+#define LIBRARIES_MAX        65536u
 
 /*
  * Calls `act` once for each stretch of far memory that has no foreign piece: foreign pieces are
@@ -218,6 +224,30 @@ static void check_stack(void)
 }
 
 /*
+ * Brings in what a starting thread reads of the C library's records: the description of each
+ * library, and the classes of characters of the locale. In the child, the agent's threads start
+ * before anybody serves their faults. Other allocators than ours may have put these records into
+ * far memory. The loader's lock can't be taken here, so the list may change: see peek.
+ */
+static void touch_library_records(struct fp_agent *agent)
+{
+	const struct link_map *map = _r_debug.r_map;
+	locale_t own = uselocale(LC_GLOBAL_LOCALE);
+	char copy[LIBRARY_RECORD_BYTES];
+
+	(void)*(volatile const char *)nl_langinfo(_NL_CTYPE_CLASS);
+	uselocale(own);
+	for (unsigned i = 0; map && i < LIBRARIES_MAX; i++) {
+		struct link_map seen;
+
+		if (peek(agent, map, copy, sizeof(copy)) < sizeof(seen))
+			return;
+		memcpy(&seen, copy, sizeof(seen));
+		map = seen.l_next;
+	}
+}
+
+/*
  * Stops all work of the agent that allocates, before fork takes the locks of the allocator. Waits
  * for another thread's fork, for calls that take leases, for write-backs and for the reconnector.
  * The budget may be overdrawn only after that: from then on the fork waits for nothing else.
@@ -244,6 +274,8 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	fp_space_lock(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
+	if (agent->options.foreign_malloc)
+		touch_library_records(agent);
 	atomic_store(&agent->far.forked, true);
 	(void)fp_store_fork_prepare(agent->far.store); /* on failure, the child gets the error and ends */
 	each_stretch(agent, let_inherit);

@@ -63,7 +63,9 @@ static void *run(void *arg)
 			pause_briefly();
 			continue;
 		}
-		fp_store_refresh_names(o->store, thread->node); /* not in a turn: forks wait for turns */
+		if (!o->keeps_names)
+			fp_store_refresh_names(o->store,
+			                       thread->node); /* not in a turn: forks wait for turns */
 		pthread_mutex_lock(&thread->turn);
 		sleep_ns = fp_store_reconnect(o->store, thread->node);
 		fp_node_notice_look(&thread->said, o->store, thread->node);

@@ -9,6 +9,7 @@
 #ifndef FP_RECONNECTOR_H
 #define FP_RECONNECTOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "store.h"
@@ -19,6 +20,7 @@ struct fp_reconnector_options {
 	struct fp_store *store;    /* outlives the reconnector */
 	void (*enter_local)(void); /* brackets the threads' allocations; may be NULL */
 	void (*leave_local)(void);
+	bool keeps_names; /* never looks a name up again: the C library would need memory that is far */
 };
 
 /* Starts the threads. Returns 0 or a negative errno. */
