@@ -646,6 +646,7 @@ static long bad_addresses(void **m)
 	X(groups, , getgroups(100, m[0]) >= 0 && getresuid(m[1], (void *)((char *)m[1] + 4), m[2]) == 0, 7)  \
 	X(futex, *(int *)m[0] = 1, futexes(m), 0)                                                            \
 	X(contexts, , contexts(m), 0)                                                                        \
+	X(jumps, , test_step_jumps(m), 0)                                                                    \
 	X(bad, , bad_addresses(m), 0)
 
 #define X(name, init, expr, same)                                                                            \

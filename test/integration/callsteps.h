@@ -33,4 +33,7 @@ void test_step_set_paths(void **m);
 long test_step_long_paths(void **m);
 long test_step_long_folder(void **m);
 
+/* The step of callsteps_jumps.c. */
+long test_step_jumps(void **m);
+
 #endif
