@@ -84,20 +84,94 @@ static bool gains_privilege(int fd)
 	       (getuid() != 0 && fgetxattr(fd, "security.capability", NULL, 0) > 0);
 }
 
-/* 1 if the ELF file names a dynamic loader, 0 if it does not, or a negative errno. */
-static int has_loader(int fd, const Elf64_Ehdr *header)
+static bool read_segment(int fd, const Elf64_Ehdr *header, unsigned i, Elf64_Phdr *ret_segment)
+{
+	off_t at = (off_t)(header->e_phoff + (uint64_t)i * header->e_phentsize);
+
+	return pread(fd, ret_segment, sizeof(*ret_segment), at) == sizeof(*ret_segment);
+}
+
+/*
+ * Writes the path of the dynamic loader that the ELF file names. 1; 0: it names none, or a negative
+ * errno.
+ */
+static int find_loader(int fd, const Elf64_Ehdr *header, char *ret_path, size_t len)
 {
 	Elf64_Phdr segment;
 
 	for (unsigned i = 0; i < header->e_phnum; i++) {
-		off_t at = (off_t)(header->e_phoff + (uint64_t)i * header->e_phentsize);
+		ssize_t n;
 
-		if (pread(fd, &segment, sizeof(segment), at) != sizeof(segment))
+		if (!read_segment(fd, header, i, &segment))
 			return -ENOEXEC;
-		if (segment.p_type == PT_INTERP)
-			return 1;
+		if (segment.p_type != PT_INTERP)
+			continue;
+		n = pread(fd, ret_path, FP_MIN(len - 1, (size_t)segment.p_filesz), (off_t)segment.p_offset);
+		if (n < 0)
+			return -errno;
+		ret_path[n] = '\0';
+		return 1;
 	}
 	return 0;
+}
+
+/*
+ * True if this is the loader of another C library (musl's is ld-musl-x86_64.so.1). Farpage's
+ * libraries need the GNU C library, whose loader has the same name wherever it lies.
+ */
+static bool is_foreign_loader(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return strncmp(slash ? slash + 1 : path, "ld-linux", strlen("ld-linux")) != 0;
+}
+
+/* Reads a section whole. The caller frees it. NULL: it can't be read, or memory is short. */
+static char *read_section(int fd, const Elf64_Shdr *section)
+{
+	char *bytes = section->sh_size < SIZE_MAX ? malloc(section->sh_size + 1) : NULL;
+
+	if (!bytes ||
+	    pread(fd, bytes, section->sh_size, (off_t)section->sh_offset) != (ssize_t)section->sh_size) {
+		free(bytes);
+		return NULL;
+	}
+	bytes[section->sh_size] = '\0';
+	return bytes;
+}
+
+/* True if the string table has the name of a sanitizer's start function. */
+static bool names_sanitizer(const char *names, size_t len)
+{
+	static const char *const starts[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
+	                                     "__lsan_init"};
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(starts); i++)
+		if (memmem(names, len, starts[i], strlen(starts[i]) + 1))
+			return true;
+	return false;
+}
+
+/*
+ * True if the program was built with a sanitizer that owns the program's memory. Its runtime lies
+ * in the program or in a library; either way, the names of dynamic symbols show it.
+ */
+static bool has_sanitizer(int fd, const Elf64_Ehdr *header)
+{
+	for (unsigned i = 0; i < header->e_shnum; i++) {
+		off_t at = (off_t)(header->e_shoff + (uint64_t)i * header->e_shentsize);
+		fp_autofree char *names = NULL;
+		Elf64_Shdr section;
+
+		if (pread(fd, &section, sizeof(section), at) != sizeof(section))
+			return false;
+		if (section.sh_type != SHT_STRTAB || !(section.sh_flags & SHF_ALLOC))
+			continue;
+		names = read_section(fd, &section);
+		if (names && names_sanitizer(names, section.sh_size))
+			return true;
+	}
+	return false;
 }
 
 static bool is_native(const Elf64_Ehdr *header)
@@ -109,16 +183,37 @@ static bool is_native(const Elf64_Ehdr *header)
 
 static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *error, size_t error_len)
 {
+	char loader[PATH_MAX];
+	int dynamic;
+
 	if (!is_native(header)) {
 		snprintf(error, error_len, "%s is built for another machine than Farpage is", path);
 		return -ENOEXEC;
 	}
-	if (has_loader(fd, header) == 0) {
+	dynamic = find_loader(fd, header, loader, sizeof(loader));
+	if (dynamic == 0) {
 		snprintf(
 		    error, error_len,
 		    "%s is statically linked: a preloaded library can't reach it. Use a dynamically linked "
 		    "build of it (of a Go program: CGO_ENABLED=1 and a package that uses cgo, so that the "
 		    "C library is in it), or link it with libfarpage",
+		    path);
+		return -ENOEXEC;
+	}
+	if (dynamic > 0 && is_foreign_loader(loader)) {
+		snprintf(
+		    error, error_len,
+		    "%s is built for another C library than Farpage (its loader is %s). Use a build of it "
+		    "for the GNU C library",
+		    path, loader);
+		return -ENOEXEC;
+	}
+	if (has_sanitizer(fd, header)) {
+		snprintf(
+		    error, error_len,
+		    "%s is built with a sanitizer (address, thread, memory or leak), which takes the place "
+		    "of malloc and of calls that Farpage needs. Run it without Farpage, or use a build "
+		    "without the sanitizer",
 		    path);
 		return -ENOEXEC;
 	}

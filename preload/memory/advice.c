@@ -1,6 +1,6 @@
 /*
- * madvise, posix_madvise, process_madvise and mincore, between the program and the far space. Room:
- * preload/memory.
+ * madvise, posix_madvise, process_madvise, mincore and msync, between the program and the far
+ * space. Room: preload/memory.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -174,4 +174,27 @@ FP_INTERPOSE int mincore(void *addr, size_t len, unsigned char *vec)
 
 	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &answers.call)
 	                            : (int)FP_RAW(SYS_mincore, addr, len, vec, 0, 0, 0));
+}
+
+/* ---- msync ---- */
+
+FP_INNER_CALL(msync);
+
+static int sync_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_msync(space, addr, len, call->arg);
+}
+
+static int sync_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return (int)FP_RAW(SYS_msync, addr, len, call->arg, 0, 0, 0);
+}
+
+FP_INTERPOSE int msync(void *addr, size_t len, int flags)
+{
+	const struct fp_call call = {.far = sync_far, .plain = sync_plain, .arg = flags, .overflow = -ENOMEM};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return space ? fp_shim_return(fp_for_pieces(space, addr, len, &call))
+	             : fp_call_msync(addr, len, flags);
 }

@@ -63,6 +63,8 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return process_madvise((int)a, (const struct iovec *)b, (size_t)c, (int)d, (unsigned)e);
 	case SYS_mincore:
 		return mincore(addr, len, (unsigned char *)c);
+	case SYS_msync:
+		return msync(addr, len, (int)c);
 	case SYS_mlock:
 		return mlock(addr, len);
 	case SYS_mlock2:

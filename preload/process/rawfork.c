@@ -177,6 +177,7 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_set_robust_list] = KIND_OURS,
     [SYS_mremap] = KIND_OURS,
     [SYS_mincore] = KIND_OURS,
+    [SYS_msync] = KIND_OURS,
     [SYS_madvise] = KIND_OURS,
     [SYS_shmat] = KIND_OURS,
     [SYS_clone] = KIND_CHILD,

@@ -107,6 +107,11 @@ static void locking(void **state)
 	assert_fails(mlock(far, 2 * PAGE), ENOMEM);
 	assert_fails(mincore(far, PAGE, &one), ENOMEM);
 	assert_fails(mincore(far + PAGE + 1, PAGE, &one), EINVAL);
+	assert_fails(msync(far, PAGE, MS_ASYNC), ENOMEM);
+	assert_fails(syscall(SYS_msync, far, 2 * PAGE, MS_SYNC), ENOMEM);
+	assert_fails(msync(far + PAGE + 1, PAGE, MS_SYNC), EINVAL);
+	assert_fails(msync(far + PAGE, PAGE, MS_SYNC | MS_ASYNC), EINVAL);
+	assert_int_equal(msync(far + PAGE, some, MS_SYNC), 0);
 	assert_true(test_is_filled(other, 2 * BIG, 14));
 	assert_int_equal(mlock(local, PAGE), 0);
 	assert_int_equal(munlock(local, PAGE), 0);

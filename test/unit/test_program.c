@@ -91,7 +91,8 @@ static void a_dynamic_program_and_its_scripts_pass(void **state)
 {
 	char error[512] = "";
 
-	assert_int_equal(fp_program_check("/proc/self/exe", error, sizeof(error)), 0);
+	assert_int_equal(fp_program_check("/bin/sh", error, sizeof(error)),
+	                 0); /* this test may have a sanitizer */
 	write_file("script", "#! /bin/sh -e\n", 14, 0755);
 	assert_int_equal(fp_program_check(path_of("script"), error, sizeof(error)), 0);
 	write_file("script", "neither\n", 8, 0755); /* left to the kernel, which refuses it */
@@ -99,13 +100,21 @@ static void a_dynamic_program_and_its_scripts_pass(void **state)
 	assert_string_equal(error, "");
 }
 
-/* Writes an ELF header as this machine's linker does, with one program header of the given type. */
+static const char *loader = "/lib64/ld-linux-x86-64.so.2"; /* which write_elf names */
+static const char *symbols = "";                           /* its names of dynamic symbols */
+
+/*
+ * Writes an ELF header as this machine's linker does, with one program header of the given type,
+ * and one section.
+ */
 static void write_elf(uint32_t type, uint16_t machine)
 {
 	struct {
 		Elf64_Ehdr header;
 		Elf64_Phdr segment;
-	} elf;
+		Elf64_Shdr section;
+		char loader[64], symbols[64];
+	} elf = {0};
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 
 	assert_true(fd >= 0);
@@ -116,7 +125,17 @@ static void write_elf(uint32_t type, uint16_t machine)
 	elf.header.e_phentsize = sizeof(elf.segment);
 	if (machine)
 		elf.header.e_machine = machine;
-	elf.segment = (Elf64_Phdr){.p_type = type};
+	elf.segment = (Elf64_Phdr){
+	    .p_type = type, .p_offset = offsetof(__typeof__(elf), loader), .p_filesz = sizeof(elf.loader)};
+	elf.header.e_shoff = offsetof(__typeof__(elf), section);
+	elf.header.e_shnum = 1;
+	elf.header.e_shentsize = sizeof(elf.section);
+	elf.section = (Elf64_Shdr){.sh_type = SHT_STRTAB,
+	                           .sh_flags = SHF_ALLOC,
+	                           .sh_offset = offsetof(__typeof__(elf), symbols),
+	                           .sh_size = sizeof(elf.symbols)};
+	snprintf(elf.loader, sizeof(elf.loader), "%s", loader);
+	snprintf(elf.symbols, sizeof(elf.symbols), "%s", symbols);
 	write_file("elf", &elf, sizeof(elf), 0755);
 }
 
@@ -139,6 +158,37 @@ static void another_machine_is_refused(void **state)
 	write_elf(PT_INTERP, EM_SPARCV9);
 	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), -ENOEXEC);
 	assert_non_null(strstr(error, "another machine"));
+}
+
+static void another_c_library_is_refused(void **state)
+{
+	char error[512];
+
+	loader = "/lib/ld-musl-x86_64.so.1";
+	write_elf(PT_INTERP, 0);
+	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), -ENOEXEC);
+	assert_non_null(strstr(error, loader));
+	loader = "/gnu/store/glibc-2.39/lib/ld-linux-x86-64.so.2";
+	write_elf(PT_INTERP, 0);
+	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), 0);
+}
+
+static void a_sanitizer_is_refused(void **state)
+{
+	static const char *const starts[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
+	                                     "__lsan_init"};
+	char error[512];
+
+	for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++) {
+		symbols = starts[i];
+		write_elf(PT_INTERP, 0);
+		assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), -ENOEXEC);
+		assert_non_null(strstr(error, "sanitizer"));
+	}
+	symbols = "__ubsan_init"; /* it leaves memory alone */
+	write_elf(PT_INTERP, 0);
+	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), 0);
+	symbols = "";
 }
 
 /* The loader ignores LD_PRELOAD for a program that changes its user. */
@@ -179,6 +229,8 @@ int main(void)
 	    cmocka_unit_test(a_dynamic_program_and_its_scripts_pass),
 	    cmocka_unit_test(a_static_program_is_refused),
 	    cmocka_unit_test(another_machine_is_refused),
+	    cmocka_unit_test(another_c_library_is_refused),
+	    cmocka_unit_test(a_sanitizer_is_refused),
 	    cmocka_unit_test(a_program_that_gains_privileges_is_refused),
 	    cmocka_unit_test(a_loop_of_scripts_ends),
 	};

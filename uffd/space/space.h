@@ -99,6 +99,11 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 
 /* mincore(2): bit 0 of a page's byte says that the page is in local memory. */
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
+/*
+ * msync(2): there is nothing to write. -ENOMEM tells of a hole: some programs ask in this way
+ * whether memory may be read.
+ */
+int fp_space_msync(struct fp_space *space, void *addr, size_t len, int flags);
 
 /*
  * mremap(2); the lengths need not be multiples of FP_PAGE_SIZE. The bytes move, local or remote.

@@ -218,3 +218,17 @@ int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned ch
 		return -errno;
 	return stop < end ? -ENOMEM : 0;
 }
+
+int fp_space_msync(struct fp_space *space, void *addr, size_t len, int flags)
+{
+	uint32_t start, end, stop;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	fp_far_check_family(space->far);
+	stop = look_mapped_until(space, start, end);
+	if (msync(addr, (size_t)(stop - start) << FP_PAGE_SHIFT, flags) < 0)
+		return -errno;
+	return stop < end ? -ENOMEM : 0;
+}
