@@ -149,6 +149,14 @@ FP_INTERPOSE pid_t fork(void)
 	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
 }
 
+/* The C library's other name for it, which no header declares. */
+FP_INTERPOSE pid_t __fork(void);
+
+pid_t __fork(void)
+{
+	return fork();
+}
+
 FP_INTERPOSE int daemon(int keeps_dir, int keeps_files)
 {
 	if (!may_fork())

@@ -375,6 +375,36 @@ bool fp_call_args_is_special_mutex(const void *mutex)
 	return (((const pthread_mutex_t *)mutex)->__data.__kind & special) != 0;
 }
 
+/*
+ * Pins the program's environment. It can't be copied, as the C library takes it from where it is.
+ * Its strings mostly lie side by side, so the pages of neighbours are pinned as one range.
+ */
+static int add_environment(struct fp_call_args *job)
+{
+	uintptr_t start = 0, end = 0;
+	size_t n = 0, len = 0;
+	char *s = NULL;
+	int r = 0;
+
+	do {
+		r = fp_call_args_fetch(&s, environ + n++, sizeof(s));
+		if (r < 0 || !s || !fp_call_args_far(s, 1))
+			continue;
+		r = far_strlen(s, &len);
+		if ((uintptr_t)s - start <= end - start + FP_PAGE_SIZE) {
+			end = FP_MAX(end, (uintptr_t)s + len + 1);
+			continue;
+		}
+		if (r == 0)
+			r = add_range(job, (void *)start, end - start, false);
+		start = (uintptr_t)s;
+		end = start + len + 1;
+	} while (r == 0 && s);
+	if (r == 0)
+		r = add_range(job, (void *)start, end - start, false);
+	return r < 0 ? r : add_range(job, environ, n * sizeof(*environ), false);
+}
+
 static int add_piece(struct fp_call_args *job, const struct fp_call_piece *piece)
 {
 	void **place = (void **)&job->a[piece->arg];
@@ -397,6 +427,8 @@ static int add_piece(struct fp_call_args *job, const struct fp_call_piece *piece
 		return add_messages(job, piece, *place);
 	case FP_PIECE_STRINGS:
 		return copy_strings(job, (char ***)place);
+	case FP_PIECE_ENVIRON:
+		return environ ? add_environment(job) : 0;
 	case FP_PIECE_MASK:
 		return copy_mask(job, (uint64_t **)place);
 	default:

@@ -58,6 +58,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define STRV(a)           PIECE(STRINGS, false, a, NOARG, NOARG, 0, 1)
 #define MASK(a)           PIECE(MASK, false, a, NOARG, NOARG, 0, 1)
 #define SETMASK(a)        PIECE(SETMASK, false, a, NOARG, NOARG, 0, 1)
+#define ENVIRON           PIECE(ENVIRON, false, 0, NOARG, NOARG, 0, 1)
 
 #define READS         FP_HOW_READS
 #define WRITES        FP_HOW_WRITES

@@ -179,6 +179,8 @@ static bool piece_may_be_far(struct call_request *q, const struct fp_call_piece 
 	const void *p = (const void *)*request_arg(q, piece->arg);
 
 	switch (piece->kind) {
+	case FP_PIECE_ENVIRON:
+		return environ != NULL;
 	case FP_PIECE_IOVEC:
 	case FP_PIECE_MESSAGE:
 	case FP_PIECE_STRINGS:

@@ -40,6 +40,7 @@ enum fp_piece_kind {
 	FP_PIECE_STRINGS, /* copied: strings and their array, as they may be too many to pin */
 	FP_PIECE_MASK,    /* copied: a signal mask, without SIGBUS in fault mode inline */
 	FP_PIECE_SETMASK, /* copied: the address and size of a mask, and the mask */
+	FP_PIECE_ENVIRON, /* pinned: the program's environment; no argument is about it */
 };
 
 struct fp_call_piece {

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #include "call_args.h"
 #include "calls.h"
@@ -190,6 +191,8 @@ int __fprintf_chk(FILE *stream, int flag, const char *format, ...);
 int __vprintf_chk(int flag, const char *format, va_list args);
 int __printf_chk(int flag, const char *format, ...);
 int __vasprintf_chk(char **ret_s, int flag, const char *format, va_list args);
+int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
+int __dprintf_chk(int fd, int flag, const char *format, ...);
 
 #define UNCHECKED 0 /* tells the checking functions not to check */
 
@@ -209,6 +212,25 @@ __attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, c
 		n = -1;
 	free(s);
 	return n;
+}
+
+/* The same to a descriptor. */
+__attribute__((format(printf, 3, 0))) static int print_to(int fd, int flag, const char *format, va_list args)
+{
+	ssize_t written = 0;
+	size_t done = 0;
+	char *s;
+	int n;
+
+	if (!fp_calls_hold() || fp_local_is_agent())
+		return FP_NEXT(__vdprintf_chk)(fd, flag, format, args);
+	n = __vasprintf_chk(&s, flag, format, args);
+	if (n < 0)
+		return n;
+	while (done < (size_t)n && (written = write(fd, s + done, (size_t)n - done)) > 0)
+		done += (size_t)written;
+	free(s);
+	return done < (size_t)n ? -1 : n;
 }
 
 FP_INTERPOSE int vfprintf(FILE *stream, const char *format, va_list args)
@@ -234,36 +256,58 @@ FP_INTERPOSE __attribute__((format(printf, 2, 0))) int __vprintf_chk(int flag, c
 }
 
 /* The body of each function below: they differ only in where the format's arguments begin. */
-#define PRINT(stream, flag, format)                                                                          \
+#define PRINT(way, to, flag, format)                                                                         \
 	({                                                                                                   \
 		va_list args;                                                                                \
 		int n;                                                                                       \
                                                                                                              \
 		va_start(args, format);                                                                      \
-		n = print(stream, flag, format, args);                                                       \
+		n = way(to, flag, format, args);                                                             \
 		va_end(args);                                                                                \
 		n;                                                                                           \
 	})
 
 FP_INTERPOSE int fprintf(FILE *stream, const char *format, ...)
 {
-	return PRINT(stream, UNCHECKED, format);
+	return PRINT(print, stream, UNCHECKED, format);
 }
 
 FP_INTERPOSE int printf(const char *format, ...)
 {
-	return PRINT(stdout, UNCHECKED, format);
+	return PRINT(print, stdout, UNCHECKED, format);
 }
 
 FP_INTERPOSE __attribute__((format(printf, 3, 4))) int __fprintf_chk(FILE *stream, int flag,
                                                                      const char *format, ...)
 {
-	return PRINT(stream, flag, format);
+	return PRINT(print, stream, flag, format);
 }
 
 FP_INTERPOSE __attribute__((format(printf, 2, 3))) int __printf_chk(int flag, const char *format, ...)
 {
-	return PRINT(stdout, flag, format);
+	return PRINT(print, stdout, flag, format);
+}
+
+FP_INTERPOSE int vdprintf(int fd, const char *format, va_list args)
+{
+	return print_to(fd, UNCHECKED, format, args);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 3, 0))) int __vdprintf_chk(int fd, int flag, const char *format,
+                                                                      va_list args)
+{
+	return print_to(fd, flag, format, args);
+}
+
+FP_INTERPOSE int dprintf(int fd, const char *format, ...)
+{
+	return PRINT(print_to, fd, UNCHECKED, format);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 3, 4))) int __dprintf_chk(int fd, int flag, const char *format,
+                                                                     ...)
+{
+	return PRINT(print_to, fd, flag, format);
 }
 
 /* ---- libraries whose system calls do not go through the C library ---- */

@@ -26,7 +26,6 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -50,7 +49,6 @@
 #include <sys/xattr.h>
 #include <time.h>
 #include <ucontext.h>
-#include <utime.h>
 
 #include "underpreload.h"
 
@@ -585,8 +583,9 @@ static long bad_addresses(void **m)
 	X(statfs, strcpy(m[0], "/proc"), statfs(m[0], m[1]) | statvfs(m[0], m[2]), 6)                        \
 	X(absent, strcpy(m[0], "/absent"), open(m[0], O_RDONLY), 0)                                          \
 	X(files, (strcpy(m[0], "file1"), strcpy(m[1], "file2")), test_step_files(m), 4)                      \
-	X(names_made, (strcpy(m[0], "made-XXXXXX"), strcpy(m[1], "made-XXXXXX")), test_step_made_names(m),   \
-	  0)                                                                                                 \
+	X(made, (strcpy(m[0], "a-XXXXXX"), strcpy(m[1], "a-XXXXXX")), test_step_made_names(m), 0)            \
+	X(texts, (strcpy(m[0], "/proc/mounts"), memset(m[1], 'x', 20000)), test_step_texts(m), 4)            \
+	X(environment, (strcpy(m[1], "FAR=3"), strcpy(m[2], "FAR_TOO=4")), test_step_environment(m), 0)      \
 	X(long_paths, test_step_set_paths(m), test_step_long_paths(m), 0)                                    \
 	X(long_folder, , test_step_long_folder(m), 1)                                                        \
 	X(mount, test_step_set_options(m), test_step_mounts(m, false), 0)                                    \

@@ -27,6 +27,8 @@ void test_evict(const char *start, size_t len);
 /* The steps of callsteps_paths.c. m: the step's areas. */
 long test_step_files(void **m);
 long test_step_made_names(void **m);
+long test_step_texts(void **m);
+long test_step_environment(void **m);
 void test_step_set_options(void **m);
 long test_step_mounts(void **m, bool by_number);
 void test_step_set_paths(void **m);

@@ -1,7 +1,10 @@
 /* The steps of callsteps.c that take paths, short and long. */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <mntent.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +16,7 @@
 #include <unistd.h>
 
 #include "callsteps.h"
+#include "underpreload.h"
 
 long test_step_files(void **m)
 {
@@ -28,11 +32,52 @@ long test_step_files(void **m)
 
 long test_step_made_names(void **m)
 {
+	/* found like this, since the linker warns of it */
+	char *(*name)(char *) = (char *(*)(char *))dlsym(RTLD_DEFAULT, "tmpnam_r");
 	int fd = mkstemp(m[0]);
-	long r = fd >= 0 && unlink(m[0]) == 0 && strncmp(m[0], "made-XXXXXX", 11) != 0;
+	long r = fd >= 0 && unlink(m[0]) == 0 && strncmp(m[0], "a-XXXXXX", 8) != 0;
 
 	close(fd);
-	return r + (mkdtemp(m[1]) == m[1] && rmdir(m[1]) == 0);
+	r += mkdtemp(m[1]) == m[1] && rmdir(m[1]) == 0;
+	if (test_is_far(m[2])) /* what they make is written before it is tried */
+		test_evict((char *)m[2] - (uintptr_t)m[2] % STEP_PAGE, (size_t)2 * STEP_PAGE);
+	return r * 10 + (name(m[2]) == m[2]);
+}
+
+/* A table of mounts by its name, and a text that is longer than the buffer of a stream. */
+long test_step_texts(void **m)
+{
+	int fd = open("steps", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	FILE *table = setmntent(m[0], "r");
+	long r = table && endmntent(table) == 1;
+
+	r = r * 100000 + dprintf(fd, "%s!", (char *)m[1]);
+	r = r * 100000 + pread(fd, m[2], 50000, 0);
+	close(fd);
+	return r;
+}
+
+/* Programs that the C library starts get the environment, which is far here: both its parts. */
+long test_step_environment(void **m)
+{
+	char **before = environ, line[16] = "";
+	FILE *from;
+	long r;
+
+	((char **)m[0])[0] = m[1];
+	((char **)m[0])[1] = m[2];
+	((char **)m[0])[2] = NULL;
+	if (test_is_far(m[0]))
+		for (int i = 0; i < 3; i++)
+			test_evict((char *)m[i] - (uintptr_t)m[i] % STEP_PAGE, (size_t)2 * STEP_PAGE);
+	environ = (char **)m[0];
+	r = system("exit $FAR");
+	from = popen("echo $FAR_TOO", "r");
+	r = r * 10 + (from && fgets(line, sizeof(line), from) && strcmp(line, "4\n") == 0);
+	if (from)
+		pclose(from);
+	environ = before;
+	return r;
 }
 
 /*

@@ -180,6 +180,18 @@ static void long_streams(void **state)
 	fclose(f);
 }
 
+/* A text that can't be resident as a whole, to a descriptor. */
+static void long_text(void **state)
+{
+	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	memset(big_far, 'x', BIG - 1);
+	big_far[BIG - 1] = 0;
+	assert_int_equal(dprintf(fd, "%s!", big_far), BIG);
+	assert_int_equal(lseek(fd, 0, SEEK_END), BIG);
+	close(fd);
+}
+
 static void *drain(void *arg)
 {
 	int fd = *(int *)arg;
@@ -667,7 +679,7 @@ static int tests(void)
 	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
 	    cmocka_unit_test(filters),        cmocka_unit_test(requeue),
 	    cmocka_unit_test(processor),      cmocka_unit_test(another_process),
-
+	    cmocka_unit_test(long_text),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);
