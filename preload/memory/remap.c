@@ -22,7 +22,7 @@ static unsigned far_flags(int flags)
 /* Returns a failure to the program, with its errno. */
 static void *failed(int r)
 {
-	static atomic_bool said;
+	static atomic_bool said, held;
 
 	if (r == -ENOTSUP)
 		fp_shim_say_once(
@@ -31,7 +31,12 @@ static void *failed(int r)
 		           "that was locked inside. Set FARPAGE_MIN_MAPPING above the size of that mapping "
 		           "to keep it "
 		           "local");
-	errno = r == -ENOTSUP ? EINVAL : -r;
+	if (r == -EBUSY)
+		fp_shim_say_once(
+		    &held, "mremap was refused: a device or a call holds far memory there (a registered "
+		           "buffer, O_DIRECT under way). Unregister it first, or keep that memory local "
+		           "(FARPAGE_MIN_MAPPING)");
+	errno = r == -ENOTSUP || r == -EBUSY ? EINVAL : -r;
 	return MAP_FAILED;
 }
 

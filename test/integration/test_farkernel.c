@@ -25,7 +25,7 @@
 #include "space_priv.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
-#define FIRST       1024u                /* the first page that the tests map */
+#define FIRST       FP_FAR_OWN_PAGES
 #define MAPPED      4096u                /* number of mapped pages */
 #define ELSE        (FIRST + MAPPED - 1) /* this page is unmapped during an install */
 #define BUDGET      65536u

@@ -260,7 +260,7 @@ static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
 	return 0;
 }
 
-/* The first pages of the range are the agent's own: two stages and the stop page. */
+/* The first pages of the range are the agent's own: stages and the stop page. */
 static int open_internal(struct fp_agent *agent)
 {
 	struct fp_piece piece = {.start = 0,
@@ -376,8 +376,8 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	};
 	struct fp_fault_options fault = {
 	    .far = &agent->far,
-	    .stage = fp_far_addr(&agent->far, FP_STAGE_PAGES),
-	    .stop_page = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
+	    .stage = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
+	    .stop_page = fp_far_addr(&agent->far, 4 * FP_STAGE_PAGES),
 	    .readahead_pages = agent->options.readahead_pages,
 	    .layout = &agent->space.layout,
 	    .affinity = &agent->affinity,

@@ -6,12 +6,14 @@
 #ifndef FP_FAR_H
 #define FP_FAR_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "evict_queue.h"
+#include "layout.h"
 #include "lost.h"
 #include "pin.h"
 #include "pager.h"
@@ -30,11 +32,11 @@
 #define FP_STAGE_PAGES (3 * FP_BUDGET_BATCH_MAX)
 
 /*
- * The first pages of the range are the agent's own: two stages and the stop page of the fault
- * thread. No mapping uses the rest of their chunk, so the program's memory begins with a whole
- * chunk (kernel_filled.h).
+ * The first pages of the range are the agent's own: two stages, each followed by its twin for
+ * executable memory (capture.h), and the stop page of the fault thread. No mapping uses the rest of
+ * their last chunk, so the program's memory begins with a whole chunk (kernel_filled.h).
  */
-#define FP_FAR_OWN_USED  (2 * FP_STAGE_PAGES + 1)
+#define FP_FAR_OWN_USED  (4 * FP_STAGE_PAGES + 1)
 #define FP_FAR_OWN_PAGES (((FP_FAR_OWN_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
 
 struct fp_inline;
@@ -81,6 +83,12 @@ struct fp_far {
 	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
 	_Atomic unsigned bringing; /* how many threads bring in a page without holding the layout lock */
 	struct fp_lost lost;
+	/*
+	 * The program's mappings, and the lock of their protections. Agent threads only try to take
+	 * it. NULL: there are none, all is writable.
+	 */
+	const struct fp_layout *layout;
+	pthread_mutex_t *layout_lock;
 };
 
 static inline char *fp_far_addr(const struct fp_far *far, uint32_t page)

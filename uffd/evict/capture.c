@@ -2,12 +2,15 @@
 #include "capture.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "abi.h"
+#include "cleanup.h"
 #include "presence.h"
 #include "process_memory.h"
 #include "kernel_filled.h"
+#include "unheld.h"
 
 void fp_capture_refuse(struct fp_far *far, uint32_t page)
 {
@@ -15,16 +18,21 @@ void fp_capture_refuse(struct fp_far *far, uint32_t page)
 	fp_count(&far->stats->evict_refused, 1);
 }
 
-static struct fp_leaving *batch_add(struct fp_batch *b, uint32_t page, bool moved)
+/* buf: the captured bytes. moved: they are the only copy. */
+static void batch_add(struct fp_batch *b, uint32_t page, void *buf, bool moved)
 {
 	struct fp_leaving *l = &b->items[b->n];
 
 	*l = (struct fp_leaving){.page = page, .moved = moved, .batch = b};
-	l->io.buf = (moved ? b->stage : b->copies) + (size_t)b->n * FP_PAGE_SIZE;
+	l->io.buf = buf;
 	l->io.user = l;
 	b->n++;
 	b->open++;
-	return l;
+}
+
+static char *next_copy(const struct fp_batch *b)
+{
+	return b->copies + (size_t)b->n * FP_PAGE_SIZE;
 }
 
 /*
@@ -45,7 +53,7 @@ static void vanished(struct fp_far *far, uint32_t page)
 static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t page)
 {
 	char *addr = fp_far_addr(far, page);
-	void *copy = b->copies + (size_t)b->n * FP_PAGE_SIZE;
+	void *copy = next_copy(b);
 
 	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0) {
 		fp_capture_refuse(far, page);
@@ -60,7 +68,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 			    far, page);
 		return;
 	}
-	batch_add(b, page, false);
+	batch_add(b, page, copy, false);
 }
 
 static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n)
@@ -70,24 +78,174 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 }
 
 /*
- * After a fork, the process and its child share a page until one of them writes to it. So we make
- * the kernel write to a dirty page, to get a copy of our own. First we make the page writable, and
- * it stays writable until it is moved. If it were protected, the kernel's write would wait for this
- * thread, and this thread for the write. For a clean page the result is -EINVAL. A clean page is
- * protected, so no call has pinned it for writing, and it can be copied instead.
+ * First makes the page writable, and it stays writable until it is moved. If it were protected, the
+ * kernel's write would wait for this thread, and this thread for the write.
  */
-static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
+int fp_capture_unshare(struct fp_far *far, uint32_t page)
 {
 	char *addr = fp_far_addr(far, page);
 
+	if (!atomic_load_explicit(&far->forked, memory_order_relaxed) ||
+	    fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, false) < 0 ||
+	    madvise(addr, FP_PAGE_SIZE, MADV_POPULATE_WRITE) < 0)
+		return -EBUSY;
+	return 0;
+}
+
+/*
+ * For a clean page that a child shares, the result is -EINVAL. A clean page is protected, so no
+ * call has pinned it for writing, and it can be copied instead.
+ */
+static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
+{
 	if (!atomic_load_explicit(&far->forked, memory_order_relaxed))
 		return -EBUSY;
 	if (!(atomic_load_explicit(&far->words[page], memory_order_relaxed) & FP_PAGE_DIRTY))
 		return -EINVAL;
-	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, false) < 0 ||
-	    madvise(addr, FP_PAGE_SIZE, MADV_POPULATE_WRITE) < 0)
-		return -EBUSY;
-	return move_out(far, dst, page, 1);
+	return fp_capture_unshare(far, page) < 0 ? -EBUSY : move_out(far, dst, page, 1);
+}
+
+/* A run of neighbours that is to be moved, and where to. n: how many pages; cut as we learn
+ * more. */
+struct run {
+	uint32_t page;
+	unsigned n;
+	char *dst;
+};
+
+static char *twin_of(const struct fp_batch *b)
+{
+	return b->stage + (size_t)FP_STAGE_PAGES * FP_PAGE_SIZE;
+}
+
+/* The batch's next place in the twin of its stage. NULL: the system permits no such memory. */
+static char *open_twin(struct fp_batch *b)
+{
+	if (!b->twin_open)
+		b->twin_open = mprotect(twin_of(b), (size_t)FP_BUDGET_BATCH_MAX * FP_PAGE_SIZE,
+		                        PROT_READ | PROT_WRITE | PROT_EXEC) == 0;
+	b->twin_used |= b->twin_open;
+	return b->twin_open ? twin_of(b) + (size_t)b->n * FP_PAGE_SIZE : NULL;
+}
+
+static ssize_t move_run(struct fp_far *far, const struct run *run)
+{
+	return move_out(far, run->dst, run->page, run->n);
+}
+
+/* A dirty page that stays must not be write-protected, a clean page must be. */
+static void protect_clean(struct fp_far *far, uint32_t page, unsigned n)
+{
+	for (uint32_t p = page; p < page + n; p++) {
+		bool dirty = atomic_load_explicit(&far->words[p], memory_order_relaxed) & FP_PAGE_DIRTY;
+
+		(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, p), FP_PAGE_SIZE, !dirty);
+	}
+}
+
+/* True if pages of this protection can be moved as they are, to the stage or its twin. */
+static bool is_open(int prot)
+{
+	return (prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
+}
+
+/* Pages that are accessible, but not open: makes them writable for the time of the move. */
+static ssize_t move_opened(struct fp_far *far, const struct run *run, int prot)
+{
+	char *addr = fp_far_addr(far, run->page);
+	size_t len = (size_t)run->n << FP_PAGE_SHIFT;
+	unsigned moved;
+	ssize_t r;
+
+	if (fp_uffd_protect(&far->uffd, addr, len, true) < 0)
+		return -EPERM;
+	r = mprotect(addr, len, prot | PROT_READ | PROT_WRITE) == 0 ? move_run(far, run) : -EPERM;
+	while (mprotect(addr, len, prot) < 0)
+		sched_yield(); /* only memory for the kernel's own tables can be missing */
+	moved = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 0;
+	protect_clean(far, run->page + moved, run->n - moved);
+	return r;
+}
+
+/* A page that the program can't read. */
+static ssize_t take_hidden(struct fp_far *far, const struct run *run)
+{
+	char *addr = fp_far_addr(far, run->page);
+
+	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
+		return -EPERM;
+	if (fp_presence_is_absent(far->pagemap_fd, addr))
+		return -ENOENT;
+	if (fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst) ||
+	    !fp_unheld_keep(&far->uffd, addr, PROT_NONE))
+		return FP_PAGE_SIZE;
+	protect_clean(far, run->page, 1);
+	return -EPERM;
+}
+
+/* The program's mapping can't change meanwhile: the caller has its lock. */
+static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct run *run)
+{
+	const struct fp_piece *piece = fp_layout_next(far->layout, run->page);
+
+	if (!piece || piece->start > run->page || is_open(piece->prot)) /* it has changed */
+		return -EPERM;
+	run->n = FP_MIN(run->n, piece->end - run->page);
+	if (piece->prot == PROT_NONE) {
+		run->n = 1;
+		run->dst = next_copy(b);
+		return take_hidden(far, run);
+	}
+	if (piece->prot & PROT_EXEC)
+		run->dst = open_twin(b);
+	return run->dst ? move_opened(far, run, piece->prot) : -EPERM;
+}
+
+/*
+ * Moves the first pages of a run whose protection is not the stage's. The program's thread may have
+ * the lock, and wait for this one: then the pages stay for now.
+ */
+static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct run *run)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	ssize_t r;
+
+	if (!far->layout || !fp_layout_peek(far->layout, run->page, &piece, &changes))
+		return -EPERM;
+	run->n = FP_MIN(run->n, piece.end - run->page);
+	if (is_open(piece.prot)) {
+		if (piece.prot & PROT_EXEC)
+			run->dst = open_twin(b);
+		r = run->dst ? move_run(far, run) : -EPERM;
+	} else if (pthread_mutex_trylock(far->layout_lock) == 0) {
+		r = move_closed(far, b, run);
+		pthread_mutex_unlock(far->layout_lock);
+	} else {
+		r = -EPERM;
+	}
+	return r;
+}
+
+/*
+ * The kernel says EINVAL if protections differ, but also if the range crosses the end of a mapping,
+ * whose parts may differ in more than protection. So tries fewer pages, too.
+ */
+static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct run *run)
+{
+	char *stage = run->dst;
+	ssize_t r = move_run(far, run);
+
+	while (r == -EINVAL) {
+		run->dst = stage;
+		r = move_unlike(far, b, run);
+		if (r != -EINVAL || run->n == 1)
+			break;
+		run->n /= 2;
+		run->dst = stage;
+		r = move_run(far, run);
+	}
+	return r;
 }
 
 /*
@@ -96,24 +254,18 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
  */
 static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
-	char *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
-	ssize_t r = move_out(far, dst, page, n);
+	struct run run = {.page = page, .n = n, .dst = b->stage + (size_t)b->n * FP_PAGE_SIZE};
+	ssize_t r = move_somehow(far, b, &run);
 	unsigned k;
 
-	/*
-	 * the kernel also says EINVAL if the range crosses the end of a mapping: only for a range
-	 * of one page does EINVAL mean that the page can't be moved
-	 */
-	while (r == -EINVAL && n > 1) {
-		n /= 2;
-		r = move_out(far, dst, page, n);
-	}
+	if (r == -EINVAL)
+		r = -EPERM;
 	if (r == -EBUSY)
-		r = unshare_and_move(far, dst, page);
+		r = unshare_and_move(far, run.dst, page);
 	if (r > 0) {
 		k = (unsigned)(r >> FP_PAGE_SHIFT);
 		for (unsigned i = 0; i < k; i++)
-			batch_add(b, page + i, true);
+			batch_add(b, page + i, run.dst + (size_t)i * FP_PAGE_SIZE, true);
 		return k;
 	}
 	if (r == -ENOENT)
@@ -141,12 +293,20 @@ void fp_capture(struct fp_far *far, struct fp_batch *b, const uint32_t *pages, u
  * Drops the stage's pages. If the program has locked all its memory, ours too (mlockall), madvise
  * fails: then unlocks the stage first.
  */
-void fp_capture_empty_stage(const struct fp_batch *b)
+static void empty(char *stage, unsigned n)
 {
-	size_t len = (size_t)b->n << FP_PAGE_SHIFT;
+	size_t len = (size_t)n << FP_PAGE_SHIFT;
 
-	if (madvise(b->stage, len, MADV_DONTNEED) < 0 && munlock(b->stage, len) == 0)
-		madvise(b->stage, len, MADV_DONTNEED);
+	if (madvise(stage, len, MADV_DONTNEED) < 0 && munlock(stage, len) == 0)
+		madvise(stage, len, MADV_DONTNEED);
+}
+
+void fp_capture_empty_stage(struct fp_batch *b)
+{
+	empty(b->stage, b->n);
+	if (b->twin_used)
+		empty(twin_of(b), b->n);
+	b->twin_used = false;
 }
 
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *l)

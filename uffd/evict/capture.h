@@ -5,9 +5,15 @@
  *
  * Capture has two ways. In both, a write that comes too late waits in the kernel.
  *   - MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically. The kernel
- *     refuses pages that are pinned for I/O.
- *   - PROTECT is for kernels before 6.8, and for mappings that are not writable. It write-protects
- *     the page, copies it, and drops the original once the copy is safe.
+ *     refuses pages that are pinned for I/O. It moves between mappings of equal protection only,
+ *     which must be writable. So executable memory has a stage of its own (the twin). A page that
+ *     the program can read but not write, or only write, is made readable and writable while it is
+ *     moved. It is write-protected by userfaultfd before that. So a write waits, and then the
+ *     kernel refuses it as before. A page of PROT_NONE leaves by fp_unheld_take: if it was made
+ *     readable, a thread could read it meanwhile.
+ *   - PROTECT is for kernels before 6.8. It write-protects the page, copies it, and drops the
+ *     original once the copy is safe.
+ * A page that is neither moved nor proved to be held by nobody stays where it is.
  */
 #ifndef FP_CAPTURE_H
 #define FP_CAPTURE_H
@@ -25,7 +31,7 @@ struct fp_leaving {
 	bool zero;         /* all its bytes are zero */
 	bool copied;       /* they are in its slot: the node's memory is mapped */
 	uint64_t old_slot; /* the slot that the page had before; 0: none */
-	bool moved;        /* buf is the page itself, in the stage; false: buf is a copy */
+	bool moved;        /* buf has the only copy; false: the original is still in its place */
 	struct fp_batch *batch;
 };
 
@@ -37,7 +43,9 @@ struct fp_batch {
 	unsigned tokens;    /* tokens of pages that have left; given back when the stage is emptied */
 	unsigned n_back;    /* pages that were put back since the batch was captured */
 	unsigned n_written; /* pages that are at a node now */
-	char *stage;        /* FP_BUDGET_BATCH_MAX pages of the far range */
+	char *stage;        /* FP_BUDGET_BATCH_MAX pages of the far range, FP_STAGE_PAGES before its twin */
+	bool twin_open;     /* the twin is executable */
+	bool twin_used;     /* it has pages */
 	char *copies;       /* FP_BUDGET_BATCH_MAX pages of plain memory */
 	uint64_t begun_ns;
 	uint64_t sent_ns; /* when the write of its pages to their nodes began */
@@ -63,12 +71,19 @@ void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *page
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
 /*
+ * After a fork, the process and its child share a page until one of them writes to it, and
+ * UFFDIO_MOVE refuses it. Makes the kernel write to a present page of writable memory, to get a
+ * copy of our own; no byte changes. The page is not write-protected then. Returns 0 or -EBUSY.
+ */
+int fp_capture_unshare(struct fp_far *far, uint32_t page);
+
+/*
  * Drops the original of a page that was copied. Called before the page's word says that it has
  * left. False: the original stays (mlock).
  */
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
 /* Empties the stage of a batch that is done. */
-void fp_capture_empty_stage(const struct fp_batch *batch);
+void fp_capture_empty_stage(struct fp_batch *batch);
 
 #endif

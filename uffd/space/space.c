@@ -19,6 +19,8 @@ int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim 
 	pthread_mutex_init(&space->lock, NULL);
 	r = fp_layout_init(&space->layout, (uint32_t)far->n_pages);
 	space->layout.origin = far->origin;
+	far->layout = &space->layout;
+	far->layout_lock = &space->lock;
 	return r;
 }
 

@@ -1,21 +1,25 @@
 /*
  * mremap of far memory. Room: uffd/space; see space.h.
  *
- * A mapping moves page by page: a resident page by UFFDIO_MOVE (or a copy), a remote page by its
- * slot. The old pages stay CLAIMED until all have moved. A thread that touches them waits, as in
- * the kernel, and then finds nothing at the old place.
+ * A mapping moves page by page: a resident page by UFFDIO_MOVE, a remote page by its slot. A page
+ * that a device or a call holds can't move, and the whole request is undone: its holder would go on
+ * with the page, and the program with a copy. The old pages stay CLAIMED until all have moved. A
+ * thread that touches them waits, as in the kernel, and then finds nothing at the old place.
  */
 #include "space_priv.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "abi.h"
-#include "process_memory.h"
+#include "capture.h"
 #include "cleanup.h"
-#include "presence.h"
+#include "clock.h"
 #include "kernel_filled.h"
+#include "presence.h"
+#include "unheld.h"
+
+#define HELD_NS 100000000u /* how long a page is tried that somebody holds */
 
 /* A move under way: n pages, from one first page to another. */
 struct move {
@@ -24,50 +28,68 @@ struct move {
 	uint32_t moved; /* how many pages are done */
 };
 
-/* Copies a claimed resident page that can't be moved. Reads its bytes past any protection. */
-static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
+/* Installs a page whose only copy is bytes, as fp_far_put_back does. */
+static void install(struct fp_far *far, uint32_t page, const void *bytes)
 {
-	char bytes[FP_PAGE_SIZE];
 	ssize_t r;
 
-	if (!fp_process_memory_read(far->mem_fd, fp_far_addr(far, from), bytes))
-		return far->mem_fd < 0 ? -ENOMEM : -EIO;
 	do {
-		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, to), bytes, sizeof(bytes), false);
-	} while (r == -EAGAIN);
-	return r < 0 ? (int)r : 0;
+		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), bytes, FP_PAGE_SIZE, false);
+	} while (r < 0 && fp_far_may_pass(far, r, UINT64_MAX));
 }
 
-/*
- * Drops the old page after a copy. If a bare call has locked it, it can't be dropped, and could
- * still be read at its old place. So the lock moves with the bytes, as in the kernel.
- */
-static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
+/* Without UFFDIO_MOVE. */
+static int copy_unheld(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	char *src = fp_far_addr(far, from);
+	char bytes[FP_PAGE_SIZE], *src = fp_far_addr(far, from);
 
-	if (madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) == 0)
-		return 0;
-	if (munlock(src, FP_PAGE_SIZE) < 0 || madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) < 0)
-		return -errno;
-	(void)mlock2(fp_far_addr(far, to), FP_PAGE_SIZE, MLOCK_ONFAULT);
+	if (fp_uffd_protect(&far->uffd, src, FP_PAGE_SIZE, true) < 0)
+		return -ENOMEM;
+	if (fp_presence_is_absent(far->pagemap_fd, src))
+		return -ENOENT;
+	if (!fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes) &&
+	    fp_unheld_keep(&far->uffd, src, PROT_READ | PROT_WRITE))
+		return -EBUSY;
+	install(far, to, bytes);
 	return 0;
 }
 
+/*
+ * If a bare call has locked the page, it must be unlocked to move. Then the lock moves with the
+ * bytes, as in the kernel.
+ */
+static ssize_t move_locked(struct fp_far *far, char *src, char *dst)
+{
+	ssize_t r = munlock(src, FP_PAGE_SIZE) < 0
+	                ? -EBUSY
+	                : fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE);
+
+	if (r > 0)
+		(void)mlock2(dst, FP_PAGE_SIZE, MLOCK_ONFAULT);
+	return r;
+}
+
+/*
+ * Moves a claimed resident page; its old and its new mapping are readable and writable. A call may
+ * hold the page for a short time, so it is tried for a while. -EBUSY: somebody still holds it.
+ */
 static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from), *dst = fp_far_addr(far, to);
-	ssize_t r =
-	    far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE) : -EBUSY;
+	uint64_t until = fp_clock_ns() + HELD_NS;
+	ssize_t r;
 
-	if (r > 0)
-		return 0;
-	if (r == -ENOENT)
-		return -ENOENT;
-	r = copy_page(far, from, to);
-	if (r == -EIO && fp_presence_is_absent(far->pagemap_fd, src))
-		return -ENOENT;
-	return r < 0 ? (int)r : drop_copied(far, from, to);
+	do {
+		r = far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE)
+		                         : copy_unheld(far, from, to);
+		if (r == -EINVAL)
+			r = move_locked(far, src, dst);
+		if (r >= 0 || r == -ENOENT)
+			return r < 0 ? (int)r : 0;
+		if (r != -EBUSY || !far->capture_by_move || fp_capture_unshare(far, from) < 0)
+			fp_space_pause();
+	} while (fp_clock_ns() < until);
+	return -EBUSY;
 }
 
 /*
@@ -130,10 +152,14 @@ static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
 			r = move_bytes(far, from, to, old, &settled);
 		fp_space_release(far, to, r == 0 ? settled : FP_PAGE_ZERO);
 	}
-	if (r < 0)
+	if (r < 0) {
+		/* an attempt to move it may have lifted its protection */
+		if (fp_page_state(old) == FP_PAGE_RESIDENT && !(old & FP_PAGE_DIRTY))
+			(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, from), FP_PAGE_SIZE, true);
 		fp_space_release(far, from, old);
-	else
+	} else {
 		atomic_fetch_or(&far->words[from], FP_PAGE_MOVED);
+	}
 	return r;
 }
 
@@ -223,20 +249,28 @@ static int leave_old(struct move *m)
 	return fp_space_remove(m->space, m->from, m->from + m->n, &carried);
 }
 
+/* UFFDIO_MOVE needs equal protections, and both places writable. The old mapping is about to
+ * end. */
+static int open_old(const struct move *m)
+{
+	return fp_space_open_range(m->space->far, m->from, m->n, PROT_READ | PROT_WRITE);
+}
+
 /* Undoes a move that failed half-way. */
 static void undo(struct move *m, struct fp_piece fresh)
 {
 	uint64_t carried = 0;
 
-	fp_space_restore(m->space, m->from, m->from + m->n); /* UFFDIO_MOVE needs it */
+	open_old(m);
 	move_back(m);
+	fp_space_restore(m->space, m->from, m->from + m->n);
 	fp_space_remove(m->space, fresh.start, fresh.end, &carried);
 }
 
 /*
  * Moves the piece old to a new piece of new_n pages, which begins at page to. The pages of the new
  * piece are free. If old is longer, only its first new_n pages move. A failure half-way (no memory,
- * a page that can't be read, too many mappings) undoes the move. So the old pages become
+ * a page that somebody holds, too many mappings) undoes the move. So the old pages become
  * inaccessible before their claims end: otherwise a thread could read zeros at the old place after
  * such a failure.
  */
@@ -258,7 +292,9 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 		fp_space_restore(space, m.from, m.from + m.n);
 		return r;
 	}
-	r = move_pages(&m);
+	r = open_old(&m);
+	if (r == 0)
+		r = move_pages(&m);
 	if (r == 0)
 		r = restore_prot(space, &old, fresh);
 	if (r == 0)

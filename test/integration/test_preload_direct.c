@@ -1,0 +1,192 @@
+/*
+ * O_DIRECT reads into far memory that is evicted meanwhile, and whose protection another thread
+ * changes at random. Each byte that a read promised is checked. Room: test/integration.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "testrng.h"
+#include "underpreload.h"
+
+#define PAGE       4096u
+#define FILE_PAGES 220u
+#define READERS    3u
+#define BUF_PAGES  16u
+#define BUFS       4u   /* of each reader */
+#define HEAP_PAGES 512u /* twice the local memory */
+#define RUN_NS     (2 * FP_NSEC_PER_SEC)
+
+/* A buffer. Its reader changes its protection and looks at it only under the lock. */
+struct buffer {
+	pthread_mutex_t lock;
+	char *mem;
+	unsigned file_page, n; /* the pages that the last read filled */
+};
+
+static struct buffer buffers[READERS][BUFS];
+static char *heap;
+static int fd;
+static atomic_bool stop, wrong;
+static _Atomic unsigned n_reads;
+static uint64_t seed;
+
+/* Each word of the file names itself. */
+static void fill_page(uint64_t *words, unsigned file_page)
+{
+	for (unsigned i = 0; i < PAGE / 8; i++)
+		words[i] = (file_page * 8ull + 1) << 32 | i;
+}
+
+static bool check(struct buffer *b)
+{
+	uint64_t want[PAGE / 8];
+
+	for (unsigned i = 0; i < b->n; i++) {
+		fill_page(want, b->file_page + i);
+		if (memcmp(b->mem + i * PAGE, want, PAGE) == 0)
+			continue;
+		fprintf(stderr, "page %u of %u is wrong\n", i, b->n);
+		atomic_store(&wrong, true);
+		return false;
+	}
+	return true;
+}
+
+/* Opens the buffer for a read, if the last one's bytes are still there. */
+static bool open_buffer(struct buffer *b, int prot)
+{
+	bool ok;
+
+	pthread_mutex_lock(&b->lock);
+	ok = mprotect(b->mem, BUF_PAGES * PAGE, PROT_READ) == 0 && check(b) &&
+	     mprotect(b->mem, BUF_PAGES * PAGE, prot) == 0;
+	b->n = 0;
+	pthread_mutex_unlock(&b->lock);
+	return ok;
+}
+
+static void read_into(struct buffer *b, uint64_t *rng)
+{
+	unsigned n = 1 + test_random(rng) % BUF_PAGES, from = test_random(rng) % (FILE_PAGES - n);
+	int prot = PROT_READ | PROT_WRITE | (test_random(rng) & 1 ? PROT_EXEC : 0);
+	ssize_t r;
+
+	if (!open_buffer(b, prot))
+		return;
+	r = pread(fd, b->mem, n * PAGE, from * PAGE);
+	pthread_mutex_lock(&b->lock);
+	b->file_page = from;
+	b->n = r > 0 ? (unsigned)r / PAGE : 0; /* EFAULT: it had no access */
+	pthread_mutex_unlock(&b->lock);
+	atomic_fetch_add(&n_reads, r > 0);
+}
+
+static void *reader(void *arg)
+{
+	struct buffer *mine = arg;
+	uint64_t rng = seed + (uintptr_t)arg;
+
+	while (!atomic_load(&stop) && !atomic_load(&wrong))
+		read_into(&mine[test_random(&rng) % BUFS], &rng);
+	return NULL;
+}
+
+static void *protector(void *arg)
+{
+	const int prots[] = {PROT_NONE,
+	                     PROT_READ,
+	                     PROT_READ | PROT_EXEC,
+	                     PROT_WRITE,
+	                     PROT_READ | PROT_WRITE,
+	                     PROT_READ | PROT_WRITE | PROT_EXEC};
+	uint64_t rng = seed;
+
+	while (!atomic_load(&stop)) {
+		struct buffer *b = &buffers[test_random(&rng) % READERS][test_random(&rng) % BUFS];
+		unsigned first = test_random(&rng) % BUF_PAGES;
+
+		pthread_mutex_lock(&b->lock);
+		if (mprotect(b->mem + first * PAGE, (BUF_PAGES - first) * PAGE,
+		             prots[test_random(&rng) % 6]) < 0)
+			perror("mprotect");
+		pthread_mutex_unlock(&b->lock);
+	}
+	return arg;
+}
+
+static void *thrasher(void *arg)
+{
+	uint64_t rng = ~seed;
+
+	while (!atomic_load(&stop))
+		heap[test_random(&rng) % HEAP_PAGES * PAGE]++;
+	return arg;
+}
+
+static bool make_file(void)
+{
+	char name[] = "direct-XXXXXX";
+	uint64_t page[PAGE / 8] __attribute__((aligned(4096)));
+
+	fd = mkostemp(name, O_DIRECT);
+	if (fd < 0)
+		return false;
+	unlink(name);
+	for (unsigned i = 0; i < FILE_PAGES; i++) {
+		fill_page(page, i);
+		if (pwrite(fd, page, PAGE, i * PAGE) != PAGE)
+			return false;
+	}
+	return true;
+}
+
+static char *map(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static int run(void)
+{
+	pthread_t threads[READERS + 2];
+	const struct timespec all = {.tv_nsec = 0, .tv_sec = RUN_NS / FP_NSEC_PER_SEC};
+	unsigned n = 0;
+
+	seed = test_seed("direct");
+	if (!make_file()) {
+		printf("no O_DIRECT here: %s\n", strerror(errno));
+		return TEST_SKIPPED;
+	}
+	heap = map(HEAP_PAGES * PAGE);
+	for (unsigned i = 0; i < READERS * BUFS; i++) {
+		buffers[i / BUFS][i % BUFS].mem = map(BUF_PAGES * PAGE);
+		pthread_mutex_init(&buffers[i / BUFS][i % BUFS].lock, NULL);
+	}
+	for (; n < READERS; n++)
+		pthread_create(&threads[n], NULL, reader, buffers[n]);
+	pthread_create(&threads[n++], NULL, protector, NULL);
+	pthread_create(&threads[n++], NULL, thrasher, NULL);
+	nanosleep(&all, NULL);
+	atomic_store(&stop, true);
+	while (n > 0)
+		pthread_join(threads[--n], NULL);
+	for (unsigned i = 0; i < READERS * BUFS; i++)
+		open_buffer(&buffers[i / BUFS][i % BUFS], PROT_READ);
+	printf("%u reads\n", n_reads);
+	return atomic_load(&wrong) || n_reads == 0;
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, run);
+}

@@ -1,0 +1,61 @@
+/* See unheld.h. Raw system calls, as in process_memory.c. */
+#include "unheld.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "presence.h"
+#include "process_memory.h"
+#include "store.h"
+
+#define TRIES 3u /* the kernel may be busy with a page, or have it in a processor's own list */
+
+bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
+{
+	if (!fp_process_memory_read(mem_fd, addr, ret_bytes) || madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
+		return false;
+	/*
+	 * the page may have been written before MADV_FREE made it clean. If this read fails, the
+	 * kernel has dropped the page already, and the first copy is right
+	 */
+	(void)fp_process_memory_read(mem_fd, addr, ret_bytes);
+	for (unsigned i = 0; i < TRIES; i++) {
+		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
+		if (fp_presence_is_absent(pagemap_fd, addr))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Lets the kernel do an atomic "or 0" on the page's first word. Unlike other ways to write, this
+ * one gives EFAULT for an absent page, and waits for nobody.
+ */
+static bool touch(void *addr)
+{
+	uint32_t word = 0;
+
+	return syscall(SYS_futex, &word, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr,
+	               FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_LT, 0)) >= 0 ||
+	       errno != EFAULT;
+}
+
+bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot)
+{
+	bool kept;
+
+	while (mprotect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE) < 0)
+		sched_yield(); /* only memory for the kernel's own tables can be missing */
+	while (fp_uffd_protect(uffd, addr, FP_PAGE_SIZE, false) == -EAGAIN)
+		sched_yield();
+	kept = touch(addr);
+	while (mprotect(addr, FP_PAGE_SIZE, prot) < 0)
+		sched_yield();
+	return kept;
+}

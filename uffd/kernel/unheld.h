@@ -1,0 +1,32 @@
+/*
+ * Takes the bytes of a page of private anonymous memory, and drops the page only if nobody else
+ * holds it. Room: uffd/kernel. For memory from which UFFDIO_MOVE can't take a page. The caller sees
+ * to it that no thread of the program can write to the page meanwhile.
+ *
+ * The proof is the kernel's. It may discard a page that was given MADV_FREE, and MADV_PAGEOUT asks
+ * it to do so at once. It discards the page only if its reference count is that of its mappings
+ * alone, and it is not dirty (mm/rmap.c, try_to_unmap_one, Linux 5.18 to 6.18). Who writes to a
+ * page by a reference marks it dirty before the reference ends. So a page that vanishes was held by
+ * nobody, and written by nobody since MADV_FREE.
+ */
+#ifndef FP_UNHELD_H
+#define FP_UNHELD_H
+
+#include <stdbool.h>
+
+#include "uffd.h"
+
+/*
+ * Copies a present page to ret_bytes, and drops it. False: it is still there, or was not there at
+ * all. If it is there, the kernel may still drop it at any time, until fp_unheld_keep.
+ */
+bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
+
+/*
+ * Ends the kernel's right to drop the page, whose protection is prot: makes the page dirty, without
+ * a change to any byte. For that time the page is writable and not write-protected by userfaultfd.
+ * False: the kernel has dropped it before that, and the bytes that fp_unheld_take copied are right.
+ */
+bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot);
+
+#endif
