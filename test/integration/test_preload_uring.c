@@ -160,6 +160,30 @@ static void its_own_restrictions(void **state)
 	io_uring_queue_exit(&ring);
 }
 
+/* Registered memory can't move, as the kernel would go on with the old pages. After that, it
+ * can. */
+static void registered_memory_stays(void **state)
+{
+	struct iovec buffer = {.iov_base = far_memory, .iov_len = 4 * PAGE};
+	char *to = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct io_uring ring;
+
+	assert_true(to != MAP_FAILED);
+	if (!can_set_up(BY_FLAGS, &ring, 0))
+		return;
+	test_fill(far_memory, BIG, 2);
+	assert_int_equal(io_uring_register_buffers(&ring, &buffer, 1), 0);
+	errno = 0;
+	assert_true(mremap(far_memory, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED);
+	assert_int_equal(errno, EINVAL);
+	assert_true(test_is_filled(far_memory, BIG, 2));
+	assert_int_equal(io_uring_unregister_buffers(&ring), 0);
+	io_uring_queue_exit(&ring);
+	assert_true(mremap(far_memory, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	far_memory = to;
+	assert_true(test_is_filled(far_memory, BIG, 2));
+}
+
 static void mistakes_are_the_kernels(void **state)
 {
 	struct io_uring_params params = {.flags = UINT32_MAX};
@@ -176,10 +200,9 @@ static void mistakes_are_the_kernels(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(advice_is_refused),
-	    cmocka_unit_test(all_else_goes_on),
-	    cmocka_unit_test(its_own_restrictions),
-	    cmocka_unit_test(mistakes_are_the_kernels),
+	    cmocka_unit_test(advice_is_refused),       cmocka_unit_test(all_else_goes_on),
+	    cmocka_unit_test(its_own_restrictions),    cmocka_unit_test(mistakes_are_the_kernels),
+	    cmocka_unit_test(registered_memory_stays),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
