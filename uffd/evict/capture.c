@@ -107,7 +107,7 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 
 /* A run of neighbours that is to be moved, and where to. n: how many pages; cut as we learn
  * more. */
-struct run {
+struct capture_run {
 	uint32_t page;
 	unsigned n;
 	char *dst;
@@ -128,7 +128,7 @@ static char *open_twin(struct fp_batch *b)
 	return b->twin_open ? twin_of(b) + (size_t)b->n * FP_PAGE_SIZE : NULL;
 }
 
-static ssize_t move_run(struct fp_far *far, const struct run *run)
+static ssize_t move_run(struct fp_far *far, const struct capture_run *run)
 {
 	return move_out(far, run->dst, run->page, run->n);
 }
@@ -150,7 +150,7 @@ static bool is_open(int prot)
 }
 
 /* Pages that are accessible, but not open: makes them writable for the time of the move. */
-static ssize_t move_opened(struct fp_far *far, const struct run *run, int prot)
+static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, int prot)
 {
 	char *addr = fp_far_addr(far, run->page);
 	size_t len = (size_t)run->n << FP_PAGE_SHIFT;
@@ -168,7 +168,7 @@ static ssize_t move_opened(struct fp_far *far, const struct run *run, int prot)
 }
 
 /* A page that the program can't read. */
-static ssize_t take_hidden(struct fp_far *far, const struct run *run)
+static ssize_t take_hidden(struct fp_far *far, const struct capture_run *run)
 {
 	char *addr = fp_far_addr(far, run->page);
 
@@ -184,7 +184,7 @@ static ssize_t take_hidden(struct fp_far *far, const struct run *run)
 }
 
 /* The program's mapping can't change meanwhile: the caller has its lock. */
-static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct run *run)
+static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
 	const struct fp_piece *piece = fp_layout_next(far->layout, run->page);
 
@@ -205,7 +205,7 @@ static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct run *r
  * Moves the first pages of a run whose protection is not the stage's. The program's thread may have
  * the lock, and wait for this one: then the pages stay for now.
  */
-static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct run *run)
+static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
 	struct fp_piece piece;
 	uint32_t changes;
@@ -231,7 +231,7 @@ static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct run *r
  * The kernel says EINVAL if protections differ, but also if the range crosses the end of a mapping,
  * whose parts may differ in more than protection. So tries fewer pages, too.
  */
-static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct run *run)
+static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
 	char *stage = run->dst;
 	ssize_t r = move_run(far, run);
@@ -254,7 +254,7 @@ static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct run *
  */
 static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
-	struct run run = {.page = page, .n = n, .dst = b->stage + (size_t)b->n * FP_PAGE_SIZE};
+	struct capture_run run = {.page = page, .n = n, .dst = b->stage + (size_t)b->n * FP_PAGE_SIZE};
 	ssize_t r = move_somehow(far, b, &run);
 	unsigned k;
 
