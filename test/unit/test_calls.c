@@ -46,7 +46,7 @@ static void check_row(const struct fp_row *row)
 		assert_int_equal(ended, piece->kind == FP_PIECE_END);
 		if (ended)
 			continue;
-		assert_true(piece->kind <= FP_PIECE_SETMASK && piece->arg < FP_CALL_ARGS && piece->unit > 0);
+		assert_true(piece->kind <= FP_PIECE_ENVIRON && piece->arg < FP_CALL_ARGS && piece->unit > 0);
 		check_arg(piece->n);
 		check_arg(piece->m);
 	}
