@@ -256,6 +256,9 @@ int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 	if (r == 0 && !config->n_pools)
 		r = fp_conf_refuse(error, &config->places, "pools",
 		                   "none; at least one with a name and a size is needed");
+	if (r == 0 && config->n_pools > FP_MAX_POOLS)
+		r = fp_conf_refuse(error, &config->places, "pools", "there are %u; a node has at most %u",
+		                   config->n_pools, FP_MAX_POOLS);
 	for (unsigned i = 0; r == 0 && i < config->n_pools; i++)
 		r = check_pool(config, i, error);
 	return r;

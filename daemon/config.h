@@ -16,8 +16,10 @@
 
 #define FP_POOL_MIN_BYTES (1ull << 20)
 #define FP_POOL_MAX_BYTES (1ull << 46) /* the largest lease that the protocol allows */
-#define FP_NUMA_ANY       UINT64_MAX
-#define FP_QUOTA_NONE     UINT64_MAX
+/* So many pools fit into a STATUS_REPLY, and a LEASE looks at each of them. */
+#define FP_MAX_POOLS  64u
+#define FP_NUMA_ANY   UINT64_MAX
+#define FP_QUOTA_NONE UINT64_MAX
 
 enum fp_backing {
 	FP_BACKING_MEMFD,     /* each lease is a sealed memfd, which shm clients can map */

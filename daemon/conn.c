@@ -242,9 +242,11 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 		fp_node_server_log_peer(conn->server, conn,
 		                        "no descriptor can be passed to it, as processes of this user have "
 		                        "too many on their way (LimitNOFILE=)");
-	if (res >= 0)
+	if (res >= 0) {
 		fp_outbox_advance(&conn->outbox, (size_t)res);
-	else if (res == -EPIPE && conn->eof) /* the peer has closed the connection: this is no break */
+		if (conn->state == FP_CONN_CLOSING)
+			conn->since_ns = fp_clock_ns(); /* a slow reader is none that reads nothing */
+	} else if (res == -EPIPE && conn->eof) /* the peer has closed the connection: this is no break */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		fp_conn_cut(conn);
@@ -557,6 +559,12 @@ static bool is_silent(struct fp_conn *conn, uint64_t now_ns)
 	return now_ns - conn->heard_ns > limit_ns;
 }
 
+void fp_conn_forgive(struct fp_conn *conn, uint64_t now_ns, uint64_t stalled_ns)
+{
+	conn->heard_ns = FP_MIN(conn->heard_ns + stalled_ns, now_ns);
+	conn->since_ns = FP_MIN(conn->since_ns + stalled_ns, now_ns);
+}
+
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 {
 	bool late = now_ns - conn->since_ns > conn->server->config->limits.handshake_timeout_ns;
@@ -570,8 +578,7 @@ void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 		fp_node_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
 		fp_conn_cut(conn);
 	} else if (late && conn->state == FP_CONN_CLOSING) {
-		if (!conn->eof)
-			fp_conn_kill(conn);
+		fp_conn_kill(conn); /* the peer closes nothing, or reads nothing */
 	} else if (late) {
 		fp_node_server_log_peer(conn->server, conn, "it did not finish the handshake in time");
 		fp_conn_kill(conn);

@@ -164,6 +164,8 @@ void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
  * any change of conn, because it may free conn.
  */
 void fp_conn_settle(struct fp_conn *conn);
+/* The node stood still for stalled_ns. That time does not count as the peer's. */
+void fp_conn_forgive(struct fp_conn *conn, uint64_t now_ns, uint64_t stalled_ns);
 /*
  * Ends the connection if it is overdue. Otherwise looks whether it can be freed now. Never frees
  * it.

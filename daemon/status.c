@@ -229,6 +229,12 @@ int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_l
 		free(text);
 		return -ENOMEM;
 	}
+	/* Every list above has a limit, so this is for the list that somebody adds later. */
+	if (len > FP_WIRE_MAX_STATUS) {
+		fp_log(FP_LOG_ERROR, "node", "STATUS has %zu bytes, %u are allowed", len, FP_WIRE_MAX_STATUS);
+		free(text);
+		return -EREMOTEIO;
+	}
 	*ret_text = text;
 	*ret_len = len;
 	return 0;

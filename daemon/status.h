@@ -11,7 +11,7 @@ struct fp_node_server;
 /*
  * One JSON object of at most FP_WIRE_MAX_STATUS bytes: if there are more sessions than fit,
  * sessions_omitted says how many. Sessions of operators are counted alone. 0 and *ret_text
- * (malloc'd, the caller's); -ENOMEM.
+ * (malloc'd, the caller's); -ENOMEM; -EREMOTEIO: the object is longer than a message may be.
  */
 int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_len);
 

@@ -178,6 +178,8 @@ class Config(unittest.TestCase):
                              "6:21: auth.secrets[0].rights[1]: ")):
             with self.subTest(text):
                 self.refused(text + POOL, "farpaged.yaml:" + place)
+        many = ", ".join(f"{{ name: p{i}, size: 1M }}" for i in range(65))
+        self.refused(f"listen: unix:DIR/s\npools: [ {many} ]\n", "farpaged.yaml:2:8: pools: there are 65; a node has at most 64")
         self.refused("listen: unix:DIR/s\npools:\n - name: a\n   size: 1048577\n", "farpaged.yaml:4:10: pools[0].size: must be a multiple")
 
     def test_address_in_use(self):

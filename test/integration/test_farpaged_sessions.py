@@ -448,6 +448,40 @@ class Status(Case):
         for session in sessions:
             session.close()
 
+    def test_nobody_stays_after_bye(self):
+        """Neither who closes nothing, nor who says that it sends no more and reads nothing."""
+        node = self.start(BOTH + "limits: { handshake_timeout: 200ms }\n")
+        idle = node.session(node.urls[1])
+        idle.ask(BYE)
+        deaf = node.session(node.urls[0])
+        deaf.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        unread, poller = 0, select.poll()
+        while unread < 40 * 4120:  # of some 50 that fit
+            deaf.send(frame(PING, bytes(4096)))
+            while (now := struct.unpack("i", fcntl.ioctl(deaf.sock, termios.FIONREAD, bytes(4)))[0]) < unread + 4120:
+                poller.poll(1)
+            unread = now
+        deaf.send(frame(PING, bytes(4096)) * 15 + frame(BYE))  # more than fits, less than makes the node wait
+        deaf.sock.shutdown(socket.SHUT_WR)
+        node.session().await_status(lambda status: status["connections"] == 1)
+        idle.close()
+        deaf.close()
+
+    def test_as_many_pools_as_there_may_be(self):
+        """With the longest names, and more clients and sessions than fit: the lists share the
+        message."""
+        pools = ", ".join(f"{{ name: {'p' * 60}{i}, size: 1M }}" for i in range(64))
+        node = self.start(f'listen: [ "unix:SOCKET", "tcp://127.0.0.1:0" ]\npools: [ {pools} ]\n'
+                          "limits: { max_sessions: 1000 }\n")
+        sessions = [node.session(name="x" * 63) for _ in range(200)]
+        status = sessions[0].status()
+        self.assertEqual(len(status["pools"]), 64)
+        self.assertEqual(len(status["clients"]) + status["clients_omitted"], 1)
+        self.assertEqual(len(status["sessions"]) + status["sessions_omitted"], 200)
+        self.assertGreater(len(status["sessions"]), 0)
+        for session in sessions:
+            session.close()
+
     def test_drain(self):
         node = self.start(BOTH)
         local, remote = node.session(node.urls[0]), node.session(node.urls[1])

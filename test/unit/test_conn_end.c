@@ -78,8 +78,8 @@ static void test_closing_too_slow(void **state)
 	peer_close(&peer);
 }
 
-/* If the peer has ended its side and still reads answers, the time limit does not count. */
-static void test_closing_while_answers_go_out(void **state)
+/* A peer that has ended its side, and whose answers do not all fit. */
+static struct peer open_full(void)
 {
 	uint8_t bytes[8 * (FP_WIRE_HEADER_BYTES + 2000)];
 	struct peer peer = peer_open(false, 0);
@@ -89,10 +89,28 @@ static void test_closing_while_answers_go_out(void **state)
 	assert_int_equal(shutdown(peer.fd, SHUT_WR), 0);
 	AWAIT(STATE_OF(&peer) == FP_CONN_CLOSING && peer.conn->eof);
 	assert_true(peer.conn->outbox.n > 0);
-	fp_conn_tick(peer.conn, UINT64_MAX);
-	rig_rounds(N_IDLE_ROUNDS);
+	return peer;
+}
+
+/* The time limit is not over at once: the peer still reads. */
+static void test_closing_while_answers_go_out(void **state)
+{
+	struct peer peer = open_full();
+
+	fp_conn_tick(peer.conn, after_handshake_timeout(&peer));
+	assert_int_equal(STATE_OF(&peer), FP_CONN_CLOSING);
 	peer_expect_pongs(&peer, 8, 2000);
 	peer_expect_end(&peer);
+	AWAIT(rig.server.n_conns == 0);
+	peer_close(&peer);
+}
+
+/* Whoever takes no answer keeps no connection, though it has ended its side. */
+static void test_closing_while_no_answer_is_taken(void **state)
+{
+	struct peer peer = open_full();
+
+	fp_conn_tick(peer.conn, after_handshake_timeout(&peer) + 1);
 	AWAIT(rig.server.n_conns == 0);
 	peer_close(&peer);
 }
@@ -435,6 +453,7 @@ int main(void)
 	    TEST(test_open_has_no_time_limit),
 	    TEST(test_closing_too_slow),
 	    TEST(test_closing_while_answers_go_out),
+	    TEST(test_closing_while_no_answer_is_taken),
 	    TEST(test_closing_receives),
 	    TEST(test_closing_drops_what_was_kept),
 	    TEST(test_closing_waits_for_the_peer),
