@@ -17,11 +17,13 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "log_throttle.h"
+#include "node_listeners.h"
 #include "notify.h"
 #include "node_server_rdma.h"
 #include "status.h"
 
 #define TICK_NS       (250 * FP_NSEC_PER_MSEC)
+#define STALL_NS      (4 * TICK_NS) /* a tick that comes so late: the node stood still */
 #define MIN_FDS       8ull
 #define TRIM_DELAY_NS (5 * FP_NSEC_PER_SEC)
 
@@ -67,8 +69,10 @@ static void watch(struct fp_node_server *server)
 {
 	static struct __kernel_timespec interval = {.tv_nsec = TICK_NS};
 
-	if (!server->ticking)
-		fp_loop_timeout(&server->own.loop, &server->tick_op, &interval);
+	if (server->ticking)
+		return;
+	fp_loop_timeout(&server->own.loop, &server->tick_op, &interval);
+	server->tick_ns = fp_clock_ns();
 	server->ticking = true;
 }
 
@@ -111,12 +115,6 @@ static void welcome(struct fp_node_server *server, int fd)
 	       why ? why : "out of memory");
 	if (fd >= 0)
 		close(fd);
-}
-
-static void close_listener(struct fp_listener *listener)
-{
-	if (listener->fd >= 0)
-		fp_listen_close(&listener->address, fp_take_fd(listener->fd));
 }
 
 static void on_accept(struct fp_op *op, int res, unsigned flags)
@@ -202,6 +200,26 @@ static void end_expired(struct fp_node_server *server, uint64_t now_ns)
 	}
 }
 
+/*
+ * If the tick comes late, the node did not run: it was stopped, or its machine was. What peers sent
+ * meanwhile is still unread. So all times that run out begin later by that much, and peers are
+ * judged after their messages have been read.
+ */
+static void forgive_stall(struct fp_node_server *server, uint64_t now_ns)
+{
+	uint64_t passed_ns = now_ns - server->tick_ns;
+	struct fp_conn *conn;
+
+	if (passed_ns < STALL_NS)
+		return;
+	fp_log(FP_LOG_NOTICE, "node", "it did not run for %llu ms: this time counts for no limit",
+	       (unsigned long long)(passed_ns / FP_NSEC_PER_MSEC));
+	for (struct fp_node_session *s = server->sessions.first; s; s = s->next)
+		s->expires_ns += passed_ns;
+	LIST_FOREACH (conn, &server->conns, in_server)
+		fp_conn_forgive(conn, now_ns, passed_ns);
+}
+
 static bool outlives(const struct fp_conn *conn)
 {
 	return (conn->cut || conn->session->unconfirmed) && !conn->is_unix && conn->session->grace_ns;
@@ -262,6 +280,7 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 	char line[128];
 
 	server->ticking = false;
+	forgive_stall(server, now_ns);
 	end_expired(server, now_ns);
 	fp_pools_collect(&server->pools); /* no event tells that a client released memory */
 	LIST_FOREACH (conn, &server->conns, in_server)
@@ -270,13 +289,14 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 		if (server->listeners[i].fd >= 0 && !server->listeners[i].accepting)
 			start_accept(&server->listeners[i]);
 	if (server->n_told != server->sessions.n)
-		fp_notify(server->notify_fd, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+		fp_notify(&server->notify, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
 	server->n_told = server->sessions.n;
 	if (server->trim_ns && server->trim_ns <= now_ns) {
 		server->trim_ns = 0;
 		malloc_trim(0);
 	}
-	if (server->n_conns || server->sessions.n || server->pools.n_kept || server->trim_ns)
+	if (fp_notify_flush(&server->notify) || server->n_conns || server->sessions.n ||
+	    server->pools.n_kept || server->trim_ns)
 		watch(server);
 }
 
@@ -292,7 +312,7 @@ static void stop(struct fp_node_server *server)
 	server->stopping = true;
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_end(server->pools.items[i]);
-	fp_notify(server->notify_fd, "STOPPING=1");
+	fp_notify(&server->notify, "STOPPING=1");
 	fp_log(FP_LOG_NOTICE, "node", "stopping: %s", fp_status_line(server, line, sizeof(line)));
 	while (server->sessions.first)
 		end_session(server, server->sessions.first);
@@ -312,7 +332,7 @@ static void reload(struct fp_node_server *server)
 		       "nothing to read again: this node was started without a file");
 		return;
 	}
-	fp_notify(server->notify_fd, "RELOADING=1\nMONOTONIC_USEC=%llu",
+	fp_notify(&server->notify, "RELOADING=1\nMONOTONIC_USEC=%llu",
 	          (unsigned long long)(fp_clock_ns() / FP_NSEC_PER_USEC));
 	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
 		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
@@ -325,7 +345,8 @@ static void reload(struct fp_node_server *server)
 		       server->options.config_path);
 		fp_config_free(next);
 	}
-	fp_notify(server->notify_fd, "READY=1");
+	fp_notify(&server->notify, "READY=1");
+	watch(server); /* the tick sends what waits */
 }
 
 static void read_signal(struct fp_node_server *server)
@@ -460,62 +481,6 @@ static int open_pools(struct fp_node_server *server)
 	return 0;
 }
 
-/* What to do, or NULL if the error says it. */
-static const char *listen_remedy(int r)
-{
-	switch (r) {
-	case -EADDRINUSE:
-		return "it is in use: stop who listens there (ss -lp), or choose another address";
-	case -ENOTSOCK:
-		return "that file is not a socket: remove it, or choose another path";
-	case -EADDRNOTAVAIL:
-		return "this machine does not have that address (ip address): choose one that it has";
-	case -ENOENT:
-		return "the folder of the socket does not exist: make it, or choose another path";
-	case -EACCES:
-		return "this user may not listen there: a socket's folder must be writable for it, a port "
-		       "below 1024 takes CAP_NET_BIND_SERVICE";
-	default:
-		return NULL;
-	}
-}
-
-static int open_listener(struct fp_listener *listener, const char *text)
-{
-	char reason[64];
-	const char *remedy;
-	int r = fp_listen_parse(text, &listener->address);
-
-	if (r == 0)
-		r = fp_listen_open(&listener->address, &listener->fd);
-	remedy = listen_remedy(r);
-	if (r < 0)
-		fp_log(FP_LOG_ERROR, "listen", "%s: %s", text,
-		       remedy ? remedy : fp_strerror(r, reason, sizeof(reason)));
-	return r;
-}
-
-static int open_listeners(struct fp_node_server *server)
-{
-	const struct fp_conf_strings *listen = &server->config->listen;
-	int r;
-
-	server->listeners = calloc(listen->n, sizeof(*server->listeners));
-	if (!server->listeners)
-		return explain_start("listeners", -ENOMEM);
-	for (size_t i = 0; i < listen->n; i++) {
-		struct fp_listener *listener = &server->listeners[i];
-
-		*listener = (struct fp_listener){.server = server, .fd = -1};
-		listener->accept_op.done = on_accept;
-		r = open_listener(listener, listen->items[i]);
-		if (r < 0)
-			return r;
-		server->n_listeners++;
-	}
-	return 0;
-}
-
 /* Writes the node's URLs to the log, and as one line to ready_fd. */
 static void announce(struct fp_node_server *server)
 {
@@ -531,7 +496,8 @@ static void announce(struct fp_node_server *server)
 		dprintf(server->options.ready_fd, "\n");
 		close(fp_take_fd(server->options.ready_fd));
 	}
-	fp_notify(server->notify_fd, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
+	fp_notify(&server->notify, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
+	watch(server); /* the tick sends what waits */
 }
 
 static void begin_round(struct fp_loop *loop)
@@ -626,14 +592,12 @@ static int serve(struct fp_node_server *server)
 static void done(struct fp_node_server *server)
 {
 	fp_cm_server_close(server->cm_server); /* the worker has stopped: no memory is registered */
-	for (unsigned i = 0; i < server->n_listeners; i++)
-		close_listener(&server->listeners[i]);
-	free(server->listeners);
+	fp_node_listeners_close(server);
 	fp_pools_done(&server->pools);
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_close(server->pools.items[i]);
 	free(server->pools.items);
-	fp_cleanup_close(&server->notify_fd);
+	fp_notify_close(&server->notify);
 	fp_cleanup_close(&server->signal_fd);
 }
 
@@ -643,7 +607,6 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	    .options = *options,
 	    .config = options->config,
 	    .start_ns = fp_clock_ns(),
-	    .notify_fd = fp_notify_open(),
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
 	    .worker_op.done = on_worker,
@@ -654,6 +617,7 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	char line[128];
 	int r;
 
+	fp_notify_open(&server.notify);
 	fp_turns_init(&server.own.turns);
 	TAILQ_INIT(&server.strangers.list);
 	server.clients.alone = options->private_node;
@@ -663,7 +627,7 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	if (r == 0)
 		r = open_pools(&server);
 	if (r == 0)
-		r = open_listeners(&server);
+		r = fp_node_listeners_open(&server, on_accept);
 	if (r == 0)
 		r = fp_node_server_rdma_open(&server);
 	if (r == 0)

@@ -17,6 +17,7 @@
 #include "listen.h"
 #include "log.h"
 #include "loop.h"
+#include "notify.h"
 #include "refusal_counts.h"
 #include "session.h"
 #include "stranger.h"
@@ -57,17 +58,18 @@ struct fp_node_server {
 	struct fp_clients clients;
 	struct fp_refusal_counts refusals;
 	uint64_t start_ns;
-	bool draining;   /* no new leases: DRAIN */
-	bool stopping;   /* no new connections either: SIGTERM */
-	bool waiting;    /* SIGTERM came, and the server waits for options.users_fd */
-	int notify_fd;   /* -1: systemd does not listen */
-	unsigned n_told; /* number of sessions last told to systemd */
+	bool draining;           /* no new leases: DRAIN */
+	bool stopping;           /* no new connections either: SIGTERM */
+	bool waiting;            /* SIGTERM came, and the server waits for options.users_fd */
+	struct fp_notify notify; /* tells systemd */
+	unsigned n_told;         /* number of sessions last told to systemd */
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
 	uint64_t shards_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op, shards_op;
-	bool ticking; /* a tick is set, because something may become overdue: see on_tick */
+	bool ticking;     /* a tick is set, because something may become overdue: see on_tick */
+	uint64_t tick_ns; /* when the tick was set */
 	/* When to give freed memory back to the system. 0: none was freed since the last time. */
 	uint64_t trim_ns;
 };

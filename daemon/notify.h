@@ -5,16 +5,27 @@
 #ifndef FP_NOTIFY_H
 #define FP_NOTIFY_H
 
-/*
- * Connects to NOTIFY_SOCKET. Returns the descriptor; -1: there is no such socket, or connecting
- * failed.
- */
-int fp_notify_open(void);
+#include <stdbool.h>
+
+#define FP_NOTIFY_BYTES   192
+#define FP_NOTIFY_WAITING 2 /* the two texts of a reload */
+
+struct fp_notify {
+	int fd; /* -1: systemd does not listen */
+	char waiting[FP_NOTIFY_WAITING][FP_NOTIFY_BYTES];
+	unsigned n; /* that wait */
+};
+
+/* Connects to NOTIFY_SOCKET, if there is one. */
+void fp_notify_open(struct fp_notify *notify);
+void fp_notify_close(struct fp_notify *notify);
 
 /*
- * Sends a text, cut at 192 bytes. A text "STATUS=..." is dropped if the reader's queue is full. Any
- * other text waits for the reader, half a second at most. fd -1 is fine.
+ * Sends a text, cut at 191 bytes. Never blocks. If the reader's queue is full, a text "STATUS=..."
+ * is dropped, and any other text waits for fp_notify_flush. The newest two wait.
  */
-void fp_notify(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void fp_notify(struct fp_notify *notify, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Sends what waits. True: some of it still waits. Never blocks. */
+bool fp_notify_flush(struct fp_notify *notify);
 
 #endif

@@ -1,5 +1,6 @@
 """The loop of farpaged waits for nobody: whoever does not read, or does not write, keeps nobody
 else waiting."""
+import contextlib
 import os
 import re
 import select
@@ -35,6 +36,28 @@ class Unread(Case):
             node = self.start(BOTH)
             self.serves_and_ends(node, 600)
             self.assertIn(b"READY=1", notify.recv(4096))
+
+    def test_notify_socket_that_is_full_at_a_reload(self):
+        """The loop does not wait for the reader, and the reader learns of the reload."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, tempfile.TemporaryDirectory() as folder:
+            notify.bind(folder + "/notify")
+            notify.settimeout(20)
+            os.environ["NOTIFY_SOCKET"] = folder + "/notify"
+            self.addCleanup(os.environ.pop, "NOTIFY_SOCKET")
+            node = self.start(BOTH)
+            self.assertIn(b"READY=1", notify.recv(4096))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+                filler.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        filler.sendto(b"full", folder + "/notify")
+            node.signal(signal.SIGHUP)
+            node.await_log("read again")
+            node.session().info()
+            told = b""
+            while b"READY=1" not in told:
+                told += notify.recv(4096)
+            self.assertIn(b"RELOADING=1", told)
 
     def test_stderr(self):
         read_end, write_end = os.pipe()

@@ -5,12 +5,13 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 import unittest
 
-from farpaged import STATUS, Farpaged, Session, auth, frame, main
+from farpaged import PING, PONG, RESUME, STATUS, Connection, Farpaged, Session, auth, frame, main
 
 MIB = 1 << 20
 SECRET = b"open-sesame-open-sesame"
@@ -100,6 +101,26 @@ class Silence(unittest.TestCase):
         """The kernel's own limit, without ours: there are no probes while something is
         unacknowledged."""
         self.assertLess(self.vanish("idle_timeout: 0s, grace: 1s", True), WITHIN_S + SLACK_S)
+
+    def test_stopped_node(self):
+        """The time in which the node does not run counts for no limit: what its clients sent
+        meanwhile waits unread, and so does the RESUME of one that is cut off."""
+        node = self.start('listen: [ "tcp://127.0.0.1:0" ]\npools: [ { name: main, size: 64M } ]\n'
+                          "limits: { idle_timeout: 1500ms, grace: 1500ms }\n")
+        sessions = [node.session() for _ in range(8)]
+        cut_off = node.session()
+        cut_off.lease(MIB)
+        cut_off.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        cut_off.close()
+        node.await_log("is cut off")
+        node.signal(signal.SIGSTOP)
+        time.sleep(2)
+        for session in sessions:
+            session.send(frame(PING))
+        node.signal(signal.SIGCONT)
+        Connection(node.connect(), RESUME, cut_off.session_id, cut_off.token)
+        for session in sessions:
+            session.answer(PONG)
 
     def test_stopped_program(self):
         """Stopped within its time it goes on as if nothing had been; after it, it is told, and

@@ -150,7 +150,7 @@ int node_rig_setup(void **state)
 	server->config = fp_config_new();
 	assert_non_null(server->config);
 	server->options.config = server->config;
-	server->notify_fd = -1;
+	server->notify.fd = -1;
 	server->max_fds = 1000;
 	server->start_ns = fp_clock_ns();
 	server->worker_op.done = on_worker;
