@@ -41,6 +41,8 @@ struct fp_client {
 	 * it back.
 	 */
 	unsigned n_shared;
+	/* Places in the lease tables of sessions that have adopted: see struct fp_adoption. */
+	uint64_t adopted_places;
 	/* Turns of its connections in each loop. The index is that of the shard. */
 	struct fp_turn_client turns[1 + FP_MAX_SHARDS];
 	/*

@@ -491,6 +491,8 @@ static bool may_end(struct fp_conn *conn)
 	if (!take_turn(conn))
 		return false;
 	fp_conn_charge(conn, END_COST);
+	if (fp_conn_is_control(conn)) /* the session ends too */
+		fp_conn_charge(conn, FP_LEASE_COST * conn->session->leases.capacity);
 	return true;
 }
 

@@ -34,6 +34,9 @@
  */
 #define FP_CONN_FDS 2
 
+/* What a place of a lease table costs when a session adopts or ends, as bytes to copy. */
+#define FP_LEASE_COST 512u
+
 struct fp_cm_server_link;
 struct fp_node_server;
 

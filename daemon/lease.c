@@ -241,21 +241,40 @@ bool fp_pools_collect(struct fp_pools *pools)
 	return any;
 }
 
+static void put_adoption(struct fp_adoption *adoption)
+{
+	if (!adoption || --adoption->holders)
+		return;
+	adoption->client->adopted_places -= adoption->places;
+	fp_client_put(adoption->client);
+	free(adoption);
+}
+
+static void lease_free(struct fp_node_lease *lease)
+{
+	put_adoption(lease->adoption);
+	free(lease);
+}
+
 static void done_leave(struct fp_worker_job *job)
 {
-	free(lease_of(job));
+	lease_free(lease_of(job));
 }
 
 /*
- * One holder leaves. Its lease is freed only after the worker's jobs for its key, because these
- * point at the lease. When the last holder leaves, the memory is given back.
+ * One holder leaves. A lease that had a key is freed only after the worker's jobs for the key,
+ * because these point at the lease. All others are freed at once: a client can let go of leases
+ * faster than the worker gets to them. When the last holder leaves, the memory is given back.
  */
 static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
 
 	lease->job = (struct fp_worker_job){.done = done_leave};
-	fp_worker_post(memory->pools->worker, &memory->line, &lease->job);
+	if (lease->had_key)
+		fp_worker_post(memory->pools->worker, &memory->line, &lease->job);
+	else
+		lease_free(lease);
 	if (--memory->n_holders)
 		return;
 	memory->pool->n_leases--;
@@ -275,6 +294,11 @@ static void detach(struct fp_node_lease *lease)
 	leases->n_adopted -= lease->read_only;
 	leases->leased_bytes -= lease->memory->size_bytes;
 	lease->leases = NULL;
+	if (!leases->n) { /* who gives back thousands of leases shall not keep a table for them */
+		free(leases->by_id);
+		leases->by_id = NULL;
+		leases->capacity = 0;
+	}
 }
 
 static bool run_take(struct fp_worker_job *job)
@@ -486,31 +510,47 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
 	return 0;
 }
 
-static struct fp_node_lease *adopt(const struct fp_node_lease *from)
+static struct fp_node_lease *adopt(const struct fp_node_lease *from, struct fp_adoption *adoption)
 {
 	struct fp_node_lease *lease = calloc(1, sizeof(*lease));
 
 	if (!lease)
 		return NULL;
 	*lease = (struct fp_node_lease){
-	    .id = from->id, .granted = true, .read_only = true, .memory = from->memory};
+	    .id = from->id, .granted = true, .read_only = true, .adoption = adoption, .memory = from->memory};
 	lease->memory->n_holders++;
+	adoption->holders++;
 	return lease;
 }
 
-int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from)
+static struct fp_adoption *adoption_new(struct fp_client *client, uint32_t places)
 {
-	assert(!leases->n);
+	struct fp_adoption *adoption = calloc(1, sizeof(*adoption));
+
+	if (!adoption)
+		return NULL;
+	*adoption = (struct fp_adoption){.client = fp_client_ref(client), .places = places, .holders = 1};
+	client->adopted_places += places;
+	return adoption;
+}
+
+int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from,
+                         struct fp_client *client)
+{
+	assert(!leases->n && !leases->adoption);
 	free(leases->by_id);
 	*leases = (struct fp_node_leases){.by_id = calloc(from->capacity, sizeof(struct fp_node_lease *)),
+	                                  .adoption = adoption_new(client, from->capacity),
 	                                  .capacity = from->capacity};
-	if (from->capacity && !leases->by_id) {
-		leases->capacity = 0;
+	if ((from->capacity && !leases->by_id) || !leases->adoption) {
+		if (!leases->by_id)
+			leases->capacity = 0;
+		fp_node_leases_done(leases);
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < from->capacity; i++) {
 		struct fp_node_lease *parents = fp_node_lease_find(from, i + 1);
-		struct fp_node_lease *lease = parents ? adopt(parents) : NULL;
+		struct fp_node_lease *lease = parents ? adopt(parents, leases->adoption) : NULL;
 
 		if (lease)
 			enter(leases, lease);
@@ -623,6 +663,7 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer
 	    .user = user,
 	};
 	lease->key = key;
+	lease->had_key = true;
 	fp_worker_post(lease->memory->pools->worker, &lease->memory->line, &key->make);
 	return 0;
 }
@@ -650,5 +691,6 @@ void fp_node_leases_done(struct fp_node_leases *leases)
 		if (leases->by_id[i])
 			fp_node_lease_release(leases->by_id[i]);
 	free(leases->by_id);
+	put_adoption(leases->adoption);
 	*leases = (struct fp_node_leases){0};
 }

@@ -28,9 +28,20 @@
 #include "pool.h"
 #include "cm_server.h"
 
+/*
+ * What one ADOPT took of the limit of its client. It is given back when the session has ended and
+ * each lease that it adopted is freed: the worker may still hold some of them then.
+ */
+struct fp_adoption {
+	struct fp_client *client; /* holds a reference */
+	uint32_t places;
+	unsigned holders; /* the table, and each adopted lease */
+};
+
 /* All leases of a session. Zero-initialised, it is empty. */
 struct fp_node_leases {
 	struct fp_node_lease **by_id; /* index id - 1 */
+	struct fp_adoption *adoption; /* NULL: the session has not adopted */
 	uint32_t capacity;
 	uint32_t n, n_adopted; /* number of all leases, and of the read-only ones among them */
 	uint64_t leased_bytes;
@@ -87,6 +98,8 @@ struct fp_node_lease {
 	uint32_t id; /* 1.. */
 	bool granted;
 	bool read_only;                /* adopted */
+	bool had_key;                  /* the worker may still have jobs that point at it */
+	struct fp_adoption *adoption;  /* of an adopted lease */
 	atomic_uint uses;              /* requests that read or write the memory at present */
 	struct fp_node_leases *leases; /* NULL: released */
 	struct fp_node_memory *memory; /* holds a reference */
@@ -192,10 +205,11 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
 
 /*
  * Fills the empty table `leases` with all granted leases of the table `from`. They are read-only
- * and keep their ids. Each stays charged to its first client. 0: all of them are adopted; -ENOMEM:
- * none is.
+ * and keep their ids. Each stays charged to its first client. The places of the table are charged
+ * to `client`. 0: all of them are adopted; -ENOMEM: none is.
  */
-int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
+int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from,
+                         struct fp_client *client);
 
 /* The granted lease with that id, or NULL. */
 struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);

@@ -250,7 +250,7 @@ static int handle_adopt(struct fp_conn *conn)
 		return -EPROTO;
 	parent = fp_node_session_find(&conn->server->sessions, adopt.session_id, adopt.token);
 	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
-		r = fp_node_session_adopt(&conn->server->sessions, conn->session, parent);
+		r = fp_node_session_adopt(conn->session, parent);
 	if (r == -ENOSPC)
 		conn->refusal = (struct fp_refusal){
 		    .cause = FP_REFUSAL_ADOPTED_LEASES, .limit = FP_MAX_ADOPTED, .used = FP_MAX_ADOPTED};
@@ -259,6 +259,7 @@ static int handle_adopt(struct fp_conn *conn)
 	if (r < 0)
 		return r;
 	adopted.n_leases = conn->session->leases.n;
+	fp_conn_charge(conn, FP_LEASE_COST * conn->session->leases.capacity);
 	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s adopts the %u leases of %llu",
 	       (unsigned long long)conn->session->id, conn->session->name, conn->peer, adopted.n_leases,
 	       (unsigned long long)parent->id);
@@ -501,6 +502,7 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
  */
 static int handle_bye(struct fp_conn *conn)
 {
+	fp_conn_charge(conn, FP_LEASE_COST * conn->session->leases.capacity);
 	fp_node_server_end_session(conn->server, conn);
 	fp_request_answer(conn, FP_WIRE_FAREWELL, NULL, 0);
 	fp_conn_close(conn);

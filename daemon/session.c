@@ -64,30 +64,15 @@ void fp_node_session_disarm(struct fp_node_session *session)
 	fp_cm_server_peer_unref(cm_peer);
 }
 
-/*
- * Returns how many places the lease tables of this client's sessions have together. Counts only
- * sessions that have adopted leases. Each place takes up memory of the node, even an empty one.
- */
-static uint64_t adopted_places(const struct fp_node_sessions *sessions, const struct fp_client *client)
-{
-	uint64_t sum = 0;
-
-	for (const struct fp_node_session *s = sessions->first; s; s = s->next)
-		if (s->client == client && s->parent_id)
-			sum += s->leases.capacity;
-	return sum;
-}
-
-int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
-                          const struct fp_node_session *parent)
+int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent)
 {
 	int r;
 
 	if (session == parent || session->parent_id || session->leases.n)
 		return -EINVAL;
-	if (adopted_places(sessions, session->client) + parent->leases.capacity > FP_MAX_ADOPTED)
+	if (session->client->adopted_places + parent->leases.capacity > FP_MAX_ADOPTED)
 		return -ENOSPC;
-	r = fp_node_leases_adopt(&session->leases, &parent->leases);
+	r = fp_node_leases_adopt(&session->leases, &parent->leases, session->client);
 	if (r == 0)
 		session->parent_id = parent->id;
 	return r;

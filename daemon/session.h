@@ -27,7 +27,8 @@
 
 /*
  * The lease tables of one client's adopting sessions may have at most so many places together. That
- * is enough for 500 children of a parent with 256 leases.
+ * is enough for 500 children of a parent with 256 leases. A session that has ended counts until all
+ * that it adopted is freed.
  */
 #define FP_MAX_ADOPTED (1u << 17)
 
@@ -92,8 +93,7 @@ void fp_node_session_disarm(struct fp_node_session *session);
  * the session has leases, or has adopted before, or is the parent itself. -ENOSPC: the lease tables
  * of the client's adopting sessions would have more than FP_MAX_ADOPTED places.
  */
-int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
-                          const struct fp_node_session *parent);
+int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent);
 
 /* Ends it and gives its leases back. */
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);

@@ -14,7 +14,7 @@ import threading
 import time
 
 import rdmaclient
-from farpaged import (CONTROL, HELLO, LEASE, LINK, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
+from farpaged import (ADOPT, ADOPTED, BYE, CONTROL, HELLO, LEASE, LINK, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
 
 MIB = 1 << 20
 PAGE = 4096
@@ -184,7 +184,9 @@ class ReadsUnread(Attack):
 class AdoptFlood(Attack):
     """One session with many leases, adopted by session after session."""
 
-    limits = "max_leases: 16384, client_quota: 32M"
+    pool = "{ name: main, size: 4G }"
+    limits = "max_leases: 16384, client_quota: 2G"
+    guest_limits = "max_leases: 16384"
     bound_bytes = 96 * MIB  # thousands of sessions, as max_sessions allows
 
     def run(self, node, url, ready):
@@ -201,6 +203,37 @@ class AdoptFlood(Attack):
                 child.adopt(parent)
                 children.append(child)
         signal.pause()
+
+
+class AdoptChurn(Attack):
+    """Sessions that adopt thousands of leases and end, as fast as they can: what they let go of is
+    still theirs until it is freed."""
+
+    processes = 2
+    pool = "{ name: main, size: 4G }"
+    limits = "client_quota: 3G"
+    guest_limits = "client_quota: 64M"
+    adopted = multiprocessing.RawValue("Q", 0)
+
+    def run(self, node, url, ready):
+        parent = node.session(url, name="hostile")
+        with contextlib.suppress(Refused):
+            for _ in range(1400):
+                parent.lease(PAGE)
+        ready.set()
+        adopt = frame(ADOPT, struct.pack("<Q16s", parent.session_id, parent.token)) + frame(BYE)
+        while True:
+            children = [node.session(url, name="hostile") for _ in range(many(url))]
+            for child in children:
+                child.send(adopt)
+            for child in children:
+                with contextlib.suppress(Refused):
+                    self.adopted.value += struct.unpack_from("<I", child.answer(ADOPTED))[0]
+                child.close()
+
+    def verdict(self, _):
+        print(f"leases adopted: {self.adopted.value}")
+        assert self.adopted.value > 100000, "there was no attack"
 
 
 class SessionFlood(Attack):
@@ -503,6 +536,7 @@ class PunchedMemory(Attack):
 
 
 ATTACKS = {
+    "adopt-churn": AdoptChurn(),
     "adopt-flood": AdoptFlood(),
     "churn": Churn(),
     "dying-lease": DyingLease(),

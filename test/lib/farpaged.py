@@ -222,6 +222,12 @@ class Connection:
     def close(self):
         self.sock.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
 
 def prove(secret, label, *messages):
     return hmac.digest(secret, label + b"".join(messages), hashlib.sha256) if secret else bytes(32)

@@ -87,7 +87,7 @@ static void assert_scrubbed(void)
 static void test_adopted(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
 	assert_has(family.parent, false);
 	assert_has(family.child, true);
 	assert_ptr_equal(fp_node_lease_find(&family.parent->leases, 2)->memory,
@@ -97,7 +97,7 @@ static void test_adopted(void **state)
 	assert_has(family.child, true);
 	assert_leased(3);
 	/* the grandchild adopts all leases from the child */
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
+	assert_int_equal(fp_node_session_adopt(family.grandchild, family.child), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.grandchild, true);
 	assert_leased(3);
@@ -108,8 +108,8 @@ static void test_adopted(void **state)
 static void test_adopter_ends_first(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.parent, false);
 	assert_has(family.grandchild, true);
@@ -123,7 +123,7 @@ static void test_adopter_ends_first(void **state)
 static void test_adopted_and_released(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
 	for (uint32_t id = 1; id <= 3; id++) {
 		fp_node_lease_release(fp_node_lease_find(&family.parent->leases, id));
 		assert_null(fp_node_lease_find(&family.parent->leases, id));
@@ -146,7 +146,7 @@ static void test_adopted_and_in_use(void **state)
 	struct fp_node_lease *used[2];
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
 	used[0] = fp_node_lease_find(&family.parent->leases, 1);
 	used[1] = fp_node_lease_find(&family.child->leases, 1);
 	for (unsigned i = 0; i < 2; i++)
@@ -167,25 +167,24 @@ static void test_adoptions_refused(void **state)
 	struct fp_lease_request r = request(MIB);
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.parent, family.parent), -EINVAL);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.child), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(family.parent, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(family.child, family.child), -EINVAL);
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent),
 	                 -EINVAL); /* its lease is still being made */
 	await_done(t.n_done + 1);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), -EINVAL);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
-	                 0); /* it has no lease left */
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0); /* it has no lease left */
 	assert_has(family.child, true);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.grandchild), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(family.child, family.grandchild), -EINVAL);
 	/* adopting from a session without leases counts as adopting too */
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
 	for (uint32_t id = 2; id <= 3; id++)
 		fp_node_lease_release(fp_node_lease_find(&family.child->leases, id));
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
+	assert_int_equal(fp_node_session_adopt(family.grandchild, family.child), 0);
 	assert_int_equal(family.grandchild->leases.n, 0);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), -EINVAL);
 	end_family();
 	assert_scrubbed();
 }
@@ -197,7 +196,7 @@ static void test_adopted_while_being_made(void **state)
 
 	begin_family();
 	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &r), 0);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
 	await_done(t.n_done + 1);
 	assert_non_null(fp_node_lease_find(&family.parent->leases, 4));
 	assert_null(fp_node_lease_find(&family.child->leases, 4));
@@ -205,7 +204,7 @@ static void test_adopted_while_being_made(void **state)
 	set_available(false);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &missing), 0);
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), 0);
 	await_done(t.n_done + 1);
 	set_available(true);
 	assert_true(t.last_status < 0);
@@ -220,7 +219,7 @@ static void test_adopted_and_leased(void **state)
 	struct fp_lease_request r = request(MIB);
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
 	r.quota_bytes = 3 * MIB;
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EDQUOT);
 	r.quota_bytes = 4 * MIB;
@@ -269,7 +268,7 @@ static void test_adopted_without_memory(void **state)
 	begin_family();
 	do {
 		n_until_failure = nth++;
-		r = fp_node_session_adopt(&family.sessions, family.child, family.parent);
+		r = fp_node_session_adopt(family.child, family.parent);
 		if (r < 0) {
 			assert_int_equal(r, -ENOMEM);
 			assert_int_equal(n_until_failure, 0);
@@ -279,11 +278,13 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	/* nth is 1 at the start. Five calls raised it: one failed at the table, three failed at the
-	 * leases, and one succeeded. */
-	assert_int_equal(nth, 1 + 1 + 3 + 1);
+	/* nth is 1 at the start. Six calls raised it: one failed at the table, one at what it is
+	 * charged with, three failed at the leases, and one succeeded. */
+	assert_int_equal(nth, 1 + 2 + 3 + 1);
+	assert_int_equal(t.client->adopted_places, family.parent->leases.capacity);
 	assert_has(family.child, true);
 	end_family();
+	assert_int_equal(t.client->adopted_places, 0); /* all is freed, and nothing waits for the worker */
 	assert_scrubbed();
 }
 #else
@@ -321,7 +322,7 @@ static void crowd_open(struct crowd *crowd, struct fp_node_session **at)
 
 	assert_int_equal(fp_node_session_open(&crowd->sessions, t.client, "s", "here", at), 0);
 	if (parent && test_random(&crowd->rng) % 2)
-		assert_int_equal(fp_node_session_adopt(&crowd->sessions, *at, parent), 0);
+		assert_int_equal(fp_node_session_adopt(*at, parent), 0);
 }
 
 static void crowd_lease(struct fp_node_leases *leases)

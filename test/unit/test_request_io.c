@@ -133,8 +133,7 @@ static void test_adopted_is_read_only(void **state)
 
 	open_lease(MIB);
 	peer_write(&s.link, seg_of(4096, 8), data);
-	assert_int_equal(
-	    fp_node_session_adopt(&rig.server.sessions, child.conn->session, s.control.conn->session), 0);
+	assert_int_equal(fp_node_session_adopt(child.conn->session, s.control.conn->session), 0);
 	seg = seg_of(4096, 8);
 	peer_read(&link, seg, back);
 	assert_memory_equal(back, data, 8);
