@@ -14,7 +14,8 @@
 
 #include "turns.h"
 
-#define FP_CLIENT_NAME_LEN 64
+#define FP_CLIENT_NAME_LEN   64
+#define FP_CLIENT_HELD_BYTES (16ull << 20)
 
 struct fp_clients;
 
@@ -41,6 +42,11 @@ struct fp_client {
 	 * it back.
 	 */
 	unsigned n_shared;
+	/*
+	 * Memory of input and answers that its connections hold in each loop. The index is that of
+	 * the shard. Above FP_CLIENT_HELD_BYTES each of them holds one answer only.
+	 */
+	uint64_t held_bytes[1 + FP_MAX_SHARDS];
 	/* Places in the lease tables of sessions that have adopted: see struct fp_adoption. */
 	uint64_t adopted_places;
 	/* Turns of its connections in each loop. The index is that of the shard. */

@@ -27,6 +27,8 @@
 /* How much a quiet connection receives at once: enough for a WRITE of one page. */
 #define IDLE_BYTES 8192u
 #define HELD_BYTES (128u << 10) /* memory that the answers of one connection may hold, roughly */
+/* What a connection receives at once while its client holds too much: the longest request. */
+#define SCANTY_BYTES (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)
 
 /*
  * Each piece of work has a fixed cost, in addition to the bytes that it copies. The cost is given
@@ -47,6 +49,31 @@ static bool wants_input(const struct fp_conn *conn)
 }
 
 /*
+ * True if all connections of the client together hold too much. Then each goes on with one answer
+ * at a time, and receives no more than it needs for that.
+ */
+static bool is_scanty(const struct fp_conn *conn)
+{
+	return conn->client && conn->client->held_bytes[conn->shard->idx] >= FP_CLIENT_HELD_BYTES;
+}
+
+void fp_conn_unhold(struct fp_conn *conn)
+{
+	if (conn->client)
+		conn->client->held_bytes[conn->shard->idx] -= conn->held_bytes;
+	conn->held_bytes = 0;
+}
+
+static void hold(struct fp_conn *conn)
+{
+	fp_conn_unhold(conn);
+	if (!conn->client)
+		return;
+	conn->held_bytes = conn->outbox.held_bytes + conn->stash_bytes;
+	conn->client->held_bytes[conn->shard->idx] += conn->held_bytes;
+}
+
+/*
  * True if input has to wait: too many requests are unanswered, their answers hold too much memory,
  * or a lease is being made.
  */
@@ -56,7 +83,8 @@ static bool is_paused(const struct fp_conn *conn)
 
 	if (conn->hello.purpose != FP_WIRE_LINK && limit > CONTROL_REQUESTS)
 		limit = CONTROL_REQUESTS;
-	return conn->leasing || conn->outbox.n >= limit || conn->outbox.held_bytes >= HELD_BYTES;
+	return conn->leasing || conn->outbox.n >= limit ||
+	       conn->outbox.held_bytes >= (is_scanty(conn) ? 1 : HELD_BYTES);
 }
 
 /*
@@ -203,6 +231,8 @@ static void start_recv(struct fp_conn *conn)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->shard->loop);
 
+	if (is_scanty(conn))
+		conn->recv_bytes = FP_MIN(conn->recv_bytes, SCANTY_BYTES);
 	io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
 	sqe->flags |= IOSQE_BUFFER_SELECT;
 	sqe->buf_group = 0;
@@ -233,11 +263,31 @@ bool fp_conn_promise_fd(struct fp_conn *conn)
 
 /* ---- sending ---- */
 
+static void free_iov(struct fp_conn *conn)
+{
+	if (conn->iov != conn->few)
+		free(conn->iov);
+	conn->iov = conn->few;
+}
+
+/* Makes room for what the outbox has, unless there is no memory. Returns for how many vectors. */
+static unsigned make_iov(struct fp_conn *conn)
+{
+	struct iovec *many = NULL;
+
+	if (conn->outbox.n > FP_CONN_FEW_IOVS || conn->outbox.first->n_parts > FP_CONN_FEW_IOVS ||
+	    conn->outbox.last->n_parts > FP_CONN_FEW_IOVS / 2)
+		many = malloc(FP_CONN_IOVS * sizeof(*many));
+	conn->iov = many ? many : conn->few;
+	return many ? FP_CONN_IOVS : FP_CONN_FEW_IOVS;
+}
+
 static void on_sent(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_conn *conn = fp_container_of(op, struct fp_conn, send_op);
 
 	conn->sending = false;
+	free_iov(conn);
 	if (conn->passing && res == -ETOOMANYREFS)
 		fp_node_server_log_peer(conn->server, conn,
 		                        "no descriptor can be passed to it, as processes of this user have "
@@ -269,10 +319,11 @@ static void pass_fd(struct fp_conn *conn, int fd)
 static void start_send(struct fp_conn *conn)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->shard->loop);
+	unsigned max = make_iov(conn);
 	int fd;
 
 	conn->msg = (struct msghdr){.msg_iov = conn->iov};
-	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, FP_CONN_IOVS, FP_TURN_BYTES, &fd);
+	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, max, FP_TURN_BYTES, &fd);
 	conn->passing = fd >= 0;
 	if (conn->passing)
 		pass_fd(conn, fd);
@@ -310,6 +361,7 @@ static struct fp_conn *conn_new(struct fp_node_server *server, int fd)
 	conn->shard = &server->own;
 	conn->fd = fd;
 	conn->recv_bytes = IDLE_BYTES;
+	conn->iov = conn->few;
 	conn->recv_op.done = on_recv;
 	conn->send_op.done = on_sent;
 	conn->since_ns = conn->heard_ns = fp_clock_ns();
@@ -412,6 +464,7 @@ void fp_conn_free(struct fp_conn *conn)
 	fp_turn_leave(&conn->shard->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
+	free_iov(conn);
 	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	LIST_REMOVE(conn, in_server);
 	close(conn->fd);
@@ -527,6 +580,7 @@ static void move(struct fp_conn *conn)
 	if (conn->sending)
 		return;
 	fp_turn_leave(&conn->shard->turns, &conn->turn);
+	fp_conn_unhold(conn);
 	fp_shards_move(&conn->server->shards, conn);
 }
 
@@ -537,6 +591,7 @@ void fp_conn_settle(struct fp_conn *conn)
 		return;
 	}
 	settle_input(conn);
+	hold(conn);
 	settle_recv(conn);
 	settle_send(conn);
 	if (is_finished(conn) && may_end(conn) && !lingers(conn))

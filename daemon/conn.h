@@ -27,7 +27,8 @@
 #include "shard.h"
 #include "turns.h"
 
-#define FP_CONN_IOVS 256
+#define FP_CONN_IOVS     256
+#define FP_CONN_FEW_IOVS 8
 /*
  * Two descriptors may be in flight on a connection: one of a LEASE whose client gave up waiting,
  * and one of its next LEASE.
@@ -97,11 +98,13 @@ struct fp_conn {
 	uint8_t *stash;
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
+	size_t held_bytes; /* what its client's held_bytes has of this connection */
 	/* Descriptors sent to the peer that, as far as we know, it has not received. */
 	unsigned fds_out;
 	bool passing; /* the send under way carries a descriptor */
 	struct msghdr msg;
-	struct iovec iov[FP_CONN_IOVS];
+	/* Of the send under way: few, or malloc'd until it has ended. Most connections need few. */
+	struct iovec *iov, few[FP_CONN_FEW_IOVS];
 	union {
 		char buf[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
@@ -162,6 +165,8 @@ void fp_conn_cut(struct fp_conn *conn);
  * `bytes`.
  */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
+/* What it holds no longer counts for its client. The next fp_conn_settle counts it again. */
+void fp_conn_unhold(struct fp_conn *conn);
 /*
  * Does what is due for the connection: sends, goes on to receive, or ends it. Call it last after
  * any change of conn, because it may free conn.

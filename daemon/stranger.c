@@ -90,6 +90,7 @@ void fp_conn_give(struct fp_conn *conn, struct fp_client *client, enum fp_conn_p
 
 	if (is_stranger(conn))
 		TAILQ_REMOVE(&conn->server->strangers.list, conn, stranger);
+	fp_conn_unhold(conn);
 	if (client)
 		count(fp_client_ref(client), place, 1);
 	if (before) {

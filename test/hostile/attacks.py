@@ -136,8 +136,11 @@ class PingsUnread(Attack):
     """The longest PINGs on many connections, no PONG is ever read."""
 
     def run(self, node, url, ready):
-        session = node.session(url, name="hostile")
-        connections = [node.session(url, name="hostile") if url.startswith("rdma:") else session.link() for _ in range(many(url))]
+        if url.startswith("rdma:"):
+            connections = [node.session(url, name="hostile") for _ in range(many(url))]
+        else:
+            sessions = [node.session(url, name="hostile") for _ in range(8)]
+            connections = [session.link() for session in sessions for _ in range(50)]
         ready.set()
         flood(connections, frame(PING, bytes(4096)), receives=False)
 

@@ -91,7 +91,7 @@ class Flood(Case):
 
     def flood(self, node, kind, n):
         flood = subprocess.Popen([sys.executable, sys.modules["farpaged"].__file__.replace("farpaged.py", "flood.py"), kind,
-                                  node.urls[1], str(n), self.BAD], stdout=subprocess.PIPE)
+                                  node.urls[kind != "ping"], str(n), self.BAD], stdout=subprocess.PIPE)
         self.addCleanup(flood.stdout.close)
         self.addCleanup(flood.wait)
         self.addCleanup(flood.kill)
@@ -137,14 +137,14 @@ class Flood(Case):
         """What nobody reads takes little memory."""
         node = self.start(self.CONFIG)
         before = node.anonymous_bytes()
-        flood = self.flood(node, "ping", 60)
-        most = 0
+        n, most = 400, 0
+        flood = self.flood(node, "ping", n)
         for _ in range(100):
             most = max(most, node.anonymous_bytes() - before)
             self.assertIsNone(flood.poll())
             select.select([], [], [], 0.01)
-        print(f"unread PINGs hold {most >> 10} KiB, {most // 60 >> 10} a link", flush=True)
-        self.assertLess(most, 60 * 320 << 10)
+        print(f"unread PINGs hold {most >> 10} KiB, {most // n >> 10} a link", flush=True)
+        self.assertLess(most, 20 * MIB + (n * 20 << 10))
 
 
 class Files(Case):

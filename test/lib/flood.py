@@ -1,4 +1,4 @@
-"""flood.py KIND URL N SECRET: N connections of one session that ask for more than they can get, for
+"""flood.py KIND URL N SECRET: N connections, 60 a session, that ask for more than they can get, for
 ever.
 
 KIND: read (READs of 16 bytes, answers thrown away), ping (4 KiB PINGs, unread), status (STATUS,
@@ -11,6 +11,7 @@ import sys
 from farpaged import PING, READ, STATUS, Connection, Session, frame, table
 
 BATCH = 256
+LINKS = 60  # of one session
 
 
 class Node:
@@ -38,7 +39,8 @@ def open_flood(kind, url, n, secret):
         request = frame(READ, table([(lease_id, 16, 0)])) * BATCH
     else:
         request = frame(PING, bytes(4096)) * BATCH
-    return [session.link() for _ in range(n)] + [session], request
+    sessions = [session] + [Session(node, url, secret=secret) for _ in range(n // LINKS)]
+    return [sessions[i // LINKS].link() for i in range(n)] + sessions, request
 
 
 def main():

@@ -314,7 +314,10 @@ static void test_kept_requests_are_answered(void **state)
 
 /* ---- allocations that fail ---- */
 
-/* Whichever allocation fails, the connection ends, and the node has nothing left of it. */
+/*
+ * Whichever allocation fails, the connection ends or answers all the same, and the node has nothing
+ * left of it.
+ */
 static void test_without_memory(void **state)
 {
 	uint8_t bytes[N_PINGS * FP_WIRE_HEADER_BYTES];
@@ -330,13 +333,13 @@ static void test_without_memory(void **state)
 		for (unsigned i = 0; i < N_IDLE_ROUNDS && !rig_failed(); i++)
 			rig_round();
 		if (rig_failed())
-			AWAIT(rig.server.n_conns == 0);
+			AWAIT(rig.server.n_conns == 0 || peer.conn->outbox.n == 0);
 		peer_break(&peer);
 		AWAIT(rig.server.n_conns == 0);
 		while (rig.server.sessions.first)
 			fp_node_session_end(&rig.server.sessions, rig.server.sessions.first);
 	} while (rig_failed());
-	assert_int_equal(nth, N_PINGS + 1 + 1); /* each answer, the kept rest, then no failure */
+	assert_int_equal(nth, N_PINGS + 2 + 1); /* each answer, the kept rest, one send, then no failure */
 }
 
 /* The descriptor is the node's, also if it has no memory for the connection. */
