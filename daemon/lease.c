@@ -36,12 +36,30 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes)
 	return least_bytes;
 }
 
+static struct fp_promised promised(const struct fp_pools *pools)
+{
+	struct fp_promised sum = {0};
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		const struct fp_pool *pool = pools->items[i];
+
+		if (!fp_pool_is_reserved(pool))
+			sum.on_use_bytes += pool->used_bytes;
+		else if (pool->backing != FP_BACKING_HUGETLB)
+			sum.preallocated_bytes += pool->used_bytes;
+	}
+	return sum;
+}
+
 static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t max_age_ns)
 {
 	uint64_t now_ns = fp_clock_ns();
 
 	if (!pools->host_ns || now_ns - pools->host_ns > max_age_ns) {
+		const struct fp_promised leased = promised(pools);
+
 		fp_hostmem_read("", &pools->host);
+		fp_promise_look(&pools->promise, &pools->host, &leased);
 		pools->host_ns = now_ns;
 	}
 	return &pools->host;
@@ -49,16 +67,17 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 
 /*
  * What the host can still give, plus the memory that this node is giving back. That memory is free
- * by the time when a client touches its new lease.
+ * by the time when a client touches its new lease. But never more than is left to promise.
  */
 static uint64_t host_bytes(struct fp_pools *pools)
 {
 	uint64_t bytes = pools->unlimited ? UINT64_MAX : look_at_host(pools, HOST_AGE_NS)->available_bytes;
+	const struct fp_promised leased = promised(pools);
 
 	for (unsigned i = 0; i < pools->n && bytes != UINT64_MAX; i++)
 		if (!fp_pool_is_reserved(pools->items[i]))
 			bytes += pools->items[i]->leaving_bytes;
-	return bytes;
+	return pools->unlimited ? bytes : FP_MIN(bytes, fp_promise_left(&pools->promise, &leased));
 }
 
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool)
@@ -596,93 +615,6 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 	detach(lease);
 	if (lease->granted && lease->uses == 0)
 		leave(lease);
-}
-
-/* ---- keys ---- */
-
-/*
- * Registers the memory, which pins all its pages at once. The pages were populated before, in
- * slices, because clearing them takes longest.
- */
-static bool run_make(struct fp_worker_job *job)
-{
-	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
-	struct fp_node_memory *memory = key->lease->memory;
-	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
-
-	key->status = fp_pool_populate(memory->pool, &memory->chunk);
-	key->populated = key->status == 0;
-	if (key->status == 0)
-		key->status = fp_cm_server_peer_register(key->peer, memory->chunk.base,
-		                                         memory->chunk.size_bytes, access, &key->region);
-	return key->status > 0;
-}
-
-/*
- * The lease still exists, because the job that gives its memory back comes later in the same line.
- */
-static void done_make(struct fp_worker_job *job)
-{
-	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
-
-	key->made = key->status == 0;
-	key->done(key->lease, key->revoked ? -ECANCELED : key->status, key->user);
-}
-
-static bool run_revoke(struct fp_worker_job *job)
-{
-	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, revoke);
-
-	fp_cm_server_peer_deregister(key->peer, &key->region);
-	return false;
-}
-
-static void done_revoke(struct fp_worker_job *job)
-{
-	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, revoke);
-
-	fp_cm_server_peer_unref(key->peer);
-	free(key);
-}
-
-int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
-                           void (*done)(struct fp_node_lease *lease, int status, void *user), void *user)
-{
-	struct fp_lease_key *key = calloc(1, sizeof(*key));
-
-	assert(lease->granted);
-	if (!key)
-		return -ENOMEM;
-	fp_node_lease_key_revoke(lease);
-	*key = (struct fp_lease_key){
-	    .peer = fp_cm_server_peer_ref(peer),
-	    .lease = lease,
-	    .make = {.run = run_make, .done = done_make, .awaited = true},
-	    .revoke = {.run = run_revoke, .done = done_revoke},
-	    .done = done,
-	    .user = user,
-	};
-	lease->key = key;
-	lease->had_key = true;
-	fp_worker_post(lease->memory->pools->worker, &lease->memory->line, &key->make);
-	return 0;
-}
-
-void fp_node_lease_key_revoke(struct fp_node_lease *lease)
-{
-	struct fp_lease_key *key = fp_take_ptr(lease->key);
-
-	if (!key)
-		return;
-	key->revoked = true;
-	fp_worker_post(lease->memory->pools->worker, &lease->memory->line, &key->revoke);
-}
-
-void fp_node_leases_revoke(struct fp_node_leases *leases)
-{
-	for (uint32_t i = 0; i < leases->capacity; i++)
-		if (leases->by_id[i])
-			fp_node_lease_key_revoke(leases->by_id[i]);
 }
 
 void fp_node_leases_done(struct fp_node_leases *leases)

@@ -26,6 +26,7 @@
 #include "refusal.h"
 #include "worker.h"
 #include "pool.h"
+#include "promise.h"
 #include "cm_server.h"
 
 /*
@@ -143,6 +144,7 @@ struct fp_pools {
 	bool unlimited;
 	struct fp_hostmem host; /* the state of the host as read at host_ns */
 	uint64_t host_ns;
+	struct fp_promise promise; /* updated with each look at the host */
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);

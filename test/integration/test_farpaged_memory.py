@@ -305,6 +305,28 @@ class Limited(Case):
         session.release(written.pop())
         session.lease(8 * MIB)
 
+    def test_leases_that_nobody_has_touched(self):
+        """What is granted counts before it is touched. So the node has the memory when clients take
+        it, all at once."""
+        node = self.start(config("4G"), preexec=self.cgroup.enter)
+        for url in node.urls:
+            session = node.session(url)
+            leases = []
+            with self.assertRaises(Refused) as refused:
+                while True:
+                    leases.append(session.lease(MIB)[0])
+                    if len(leases) % 100 == 0:  # an old look at the host does not count
+                        time.sleep(0.15)
+            self.assertEqual((refused.exception.status, refused.exception.refusal[0]), (FULL, "host_memory"))
+            self.assertTrue(128 < len(leases) < 256, len(leases))
+            link = session.link()
+            for lease_id in leases:
+                for offset in range(0, MIB, 1 << 16):
+                    link.write([(lease_id, 1 << 16, offset)], b"w" * (1 << 16))
+            self.assertIsNone(node.process.poll(), "the node was killed")
+            session.close()
+            node.session().await_status(lambda status: status["pools"][0]["used_bytes"] == 0)
+
     def test_restarted_under_its_clients(self):
         """Whoever still maps what a node before has lent keeps it. This one does not lend it
         again."""
