@@ -75,7 +75,8 @@ static int take_place(struct fp_conn *conn, struct fp_client *client)
 
 /*
  * A peer with a session's token counts as a client, not as a stranger. So a flood of strangers
- * can't keep a client from coming back.
+ * can't keep a client from coming back. Others may have overheard the token. So only a few such
+ * peers of each session take a place of the client before they have proved its secret.
  */
 static void trust_token(struct fp_conn *conn)
 {
@@ -83,8 +84,21 @@ static void trust_token(struct fp_conn *conn)
 	struct fp_node_session *session =
 	    fp_node_session_find(&conn->server->sessions, hello->session_id, hello->token);
 
-	if (session && hello->purpose != FP_WIRE_CONTROL)
-		(void)take_place(conn, session->client); /* -EUSERS: attach_link refuses it later */
+	/* -EUSERS: attach_link refuses it later */
+	if (session && hello->purpose != FP_WIRE_CONTROL && session->n_trusted < FP_MAX_TRUSTED &&
+	    take_place(conn, session->client) == 0) {
+		session->n_trusted++;
+		conn->trusted_by = session->id;
+	}
+}
+
+void fp_admission_end_trust(struct fp_conn *conn)
+{
+	struct fp_node_session *session = fp_node_session_by_id(&conn->server->sessions, conn->trusted_by);
+
+	if (conn->trusted_by && session)
+		session->n_trusted--;
+	conn->trusted_by = 0;
 }
 
 int fp_admission_hello(struct fp_conn *conn)
@@ -384,6 +398,7 @@ int fp_admission_auth(struct fp_conn *conn)
 	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
 	int r;
 
+	fp_admission_end_trust(conn);
 	if (auth->given && !secret) {
 		refuse_secret(conn);
 		return 0;

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "admission.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "handshake.h"
@@ -465,6 +466,7 @@ void fp_conn_free(struct fp_conn *conn)
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
 	free_iov(conn);
+	fp_admission_end_trust(conn);
 	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	LIST_REMOVE(conn, in_server);
 	close(conn->fd);

@@ -62,6 +62,7 @@ struct fp_conn {
 	 */
 	struct fp_client *client;
 	enum fp_conn_place place; /* what it counts as, of its client */
+	uint64_t trusted_by;      /* id of the session whose n_trusted counts it; 0: none */
 	struct fp_node_server *server;
 	struct fp_shard *shard; /* whose loop serves it: see shard.h */
 	STAILQ_ENTRY(fp_conn) moving;

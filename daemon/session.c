@@ -93,7 +93,7 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 	free(session);
 }
 
-static struct fp_node_session *find_id(const struct fp_node_sessions *sessions, uint64_t id)
+struct fp_node_session *fp_node_session_by_id(const struct fp_node_sessions *sessions, uint64_t id)
 {
 	struct fp_node_session *session = sessions->first;
 
@@ -105,14 +105,14 @@ static struct fp_node_session *find_id(const struct fp_node_sessions *sessions, 
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES])
 {
-	struct fp_node_session *session = find_id(sessions, id);
+	struct fp_node_session *session = fp_node_session_by_id(sessions, id);
 
 	return session && fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) ? session : NULL;
 }
 
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id)
 {
-	const struct fp_node_session *session = find_id(sessions, id);
+	const struct fp_node_session *session = fp_node_session_by_id(sessions, id);
 
 	return session ? session->name : "gone";
 }

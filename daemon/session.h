@@ -23,6 +23,12 @@
 
 #define FP_PEER_LEN 80
 
+/*
+ * So many of a session's trusted connections take a place of its client. Whoever overheard the
+ * token gets no more of them.
+ */
+#define FP_MAX_TRUSTED 2
+
 #define FP_MAX_OPERATORS 8 /* sessions that look after the node: max_sessions does not count them */
 
 /*
@@ -60,6 +66,8 @@ struct fp_node_session {
 	 */
 	struct fp_cm_server_peer *cm_peer;
 	unsigned n_links;
+	unsigned
+	    n_trusted; /* connections that named its token, and have not proved its client's secret yet */
 	LIST_HEAD(, fp_conn) conns; /* its control connection and links; the server keeps the list */
 	uint64_t opened_ns;
 	_Atomic uint64_t read_bytes, written_bytes; /* every shard counts here */
@@ -101,6 +109,9 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 /* Returns the session with that id and token. NULL: it is unknown, or the token is wrong. */
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
+
+/* Returns the session with that id, or NULL. */
+struct fp_node_session *fp_node_session_by_id(const struct fp_node_sessions *sessions, uint64_t id);
 
 /* Returns the name of the client of a session; "gone" if the session has ended. */
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id);

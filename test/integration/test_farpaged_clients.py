@@ -38,6 +38,27 @@ class Identity(NodeCase):
         self.assertEqual(clients(sessions[0]), {"loopback": (4, 0)})
 
 
+class Overheard(NodeCase):
+    def test_a_token_without_the_secret_takes_no_places(self):
+        """Who has overheard a session's token says LINK again and again, and never proves the
+        secret. The client still gets its links."""
+        secret = "a secret of the tests"
+        node = self.start(BOTH + f"limits: {{ max_connections: 32, handshake_timeout: 60s }}\n"
+                          f"auth: {{ secret_file: {secret_file(secret)} }}\n")
+        session = node.session(node.urls[1], secret=secret.encode())
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, LINK, 0, 0, session.session_id, session.token,
+                                         bytes(32), b"eavesdropper"))
+        silent = [node.connect(node.urls[1]) for _ in range(40)]
+        for sock in silent:
+            with contextlib.suppress(ConnectionError):
+                sock.send(hello)
+        session.await_status(lambda s: s["counters"]["connections"] >= 41 and s["connections"] <= 1 + 2 + 8)
+        links = [session.link() for _ in range(20)]
+        self.assertEqual(session.status()["sessions"][0]["links"], 20)
+        for sock in silent + links:
+            sock.close()
+
+
 class Quota(NodeCase):
     def test_sessions_do_not_multiply_it(self):
         node = self.start(QUOTA)
