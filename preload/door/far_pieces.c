@@ -53,3 +53,26 @@ int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct 
 	fp_local_leave_masked(mask);
 	return r;
 }
+
+static int hold_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_hold(space, addr, len);
+}
+
+static int hold_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return 0;
+}
+
+int fp_pieces_hold(const void *addr, size_t len)
+{
+	const struct fp_call call = {.far = hold_far, .plain = hold_plain};
+	uintptr_t start = (uintptr_t)addr & ~(uintptr_t)(FP_PAGE_SIZE - 1);
+	struct fp_space *space = fp_touched(addr, len);
+	int saved = errno, r = 0;
+
+	if (space)
+		r = fp_for_pieces(space, (void *)start, len + ((uintptr_t)addr - start), &call);
+	errno = saved;
+	return r;
+}

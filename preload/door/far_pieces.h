@@ -36,4 +36,11 @@ struct fp_space *fp_touched(const void *addr, size_t len);
  */
 int fp_for_pieces(struct fp_space *space, void *addr, size_t len, const struct fp_call *call);
 
+/*
+ * Makes all pages that [addr, addr + len) touches local, until they are unmapped (fp_space_hold).
+ * Returns 0, also if none is far, or the error of fp_space_hold. Any thread of the program, in
+ * signal handlers too. Blocks as a fault does. errno stays.
+ */
+int fp_pieces_hold(const void *addr, size_t len);
+
 #endif

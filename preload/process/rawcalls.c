@@ -12,12 +12,14 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "calls.h"
 #include "far_pieces.h"
+#include "held.h"
 #include "local.h"
 #include "mapping.h"
 #include "refusals.h"
@@ -28,7 +30,7 @@ long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
 
 /*
  * Refused with far memory. The kernel reads the list after the thread has ended, when it no longer
- * serves the thread's faults. See pthread_mutex_init in threads.c.
+ * serves the thread's faults. See pthread_mutex_init in held.c.
  */
 static long set_robust_list(const void *head, size_t len)
 {
@@ -79,6 +81,11 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return (long)shmat((int)a, (const void *)b, (int)c);
 	case FP_SYS_MSEAL:
 		return fp_refusals_seal(addr, len, (unsigned long)c);
+	case SYS_futex:
+		fp_held_futex(addr, (int)b, (const void *)e);
+		return fp_call_syscall_way(number, a, b, c, d, e, f);
+	case SYS_setsockopt:
+		return setsockopt((int)a, (int)b, (int)c, (const void *)d, (socklen_t)e);
 	case SYS_set_tid_address:
 		return fp_refusals_clear_tid(addr) ? -1 : fp_raw(number, a, 0, 0, 0, 0, 0);
 	case SYS_set_robust_list:

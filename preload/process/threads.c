@@ -101,26 +101,6 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 	return r;
 }
 
-/* ---- robust mutexes ---- */
-
-/*
- * Refuses a robust mutex in far memory. When a thread ends, the kernel passes its robust mutexes
- * on, but no longer serves its faults. So a mutex in far memory could stay locked for ever.
- */
-FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
-{
-	static atomic_bool said;
-	int robust = PTHREAD_MUTEX_STALLED;
-
-	if (attr)
-		pthread_mutexattr_getrobust(attr, &robust);
-	if (robust == PTHREAD_MUTEX_STALLED || !fp_touched(mutex, sizeof(*mutex)))
-		return FP_NEXT(pthread_mutex_init)(mutex, attr);
-	fp_shim_say_once(&said, "a robust mutex in far memory was refused: put it into a static variable or "
-	                        "a shared mapping, which are local");
-	return ENOTSUP;
-}
-
 /* ---- cancellation, and C's threads ---- */
 
 static void *wait_to_be_cancelled(void *unused)

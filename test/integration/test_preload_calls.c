@@ -375,7 +375,7 @@ struct objects {
 	sem_t sem;
 	char e[PAGE];
 	pthread_once_t once;
-	pthread_mutex_t robust;
+	pthread_mutex_t inherits;
 	unsigned turn, total;
 };
 
@@ -396,9 +396,9 @@ static void *take_turns(void *arg)
 		pthread_rwlock_unlock(&o->rwlock);
 		pthread_rwlock_rdlock(&o->rwlock);
 		pthread_rwlock_unlock(&o->rwlock);
-		pthread_mutex_lock(&o->robust);
+		pthread_mutex_lock(&o->inherits);
 		o->total++;
-		pthread_mutex_unlock(&o->robust);
+		pthread_mutex_unlock(&o->inherits);
 		sem_wait(&o->sem);
 		sem_post(&o->sem);
 	}
@@ -426,7 +426,7 @@ static void init_objects(struct objects *o)
 	sem_init(&o->sem, 0, 1);
 	pthread_mutexattr_init(&attr);
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
-	pthread_mutex_init(&o->robust, &attr);
+	pthread_mutex_init(&o->inherits, &attr);
 }
 
 /* All objects on which these threads wait lie in far memory, whose pages leave all the time. */
@@ -445,23 +445,6 @@ static void threads(void **state)
 	go_on = false;
 	pthread_join(evictor, NULL);
 	assert_int_equal(o->turn, THREADS * ROUNDS);
-}
-
-/*
- * A robust mutex in far memory is refused where calls pin. When the thread that owns the mutex
- * ends, the kernel must pass it on. It could not do so while the mutex's page is remote.
- */
-static void robust_mutexes(void **state)
-{
-	static pthread_mutex_t local;
-	pthread_mutexattr_t attr;
-
-	pthread_mutexattr_init(&attr);
-	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	assert_int_equal(pthread_mutex_init((void *)big_far, &attr), ENOTSUP);
-	assert_int_equal(pthread_mutex_init(&local, &attr), 0);
-	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_STALLED);
-	assert_int_equal(pthread_mutex_init((void *)big_far, &attr), 0);
 }
 
 /* ---- arguments that point at more memory ---- */
@@ -670,16 +653,15 @@ static int end(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(steps),          cmocka_unit_test(long_files),
-	    cmocka_unit_test(long_vectors),   cmocka_unit_test(long_streams),
-	    cmocka_unit_test(long_pipe),      cmocka_unit_test(long_datagram),
-	    cmocka_unit_test(many_vectors),   cmocka_unit_test(long_receive),
-	    cmocka_unit_test(long_name),      cmocka_unit_test(threads),
-	    cmocka_unit_test(cancelled),      cmocka_unit_test(jumped_out),
-	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
-	    cmocka_unit_test(filters),        cmocka_unit_test(requeue),
-	    cmocka_unit_test(processor),      cmocka_unit_test(another_process),
-	    cmocka_unit_test(long_text),
+	    cmocka_unit_test(steps),           cmocka_unit_test(long_files),
+	    cmocka_unit_test(long_vectors),    cmocka_unit_test(long_streams),
+	    cmocka_unit_test(long_pipe),       cmocka_unit_test(long_datagram),
+	    cmocka_unit_test(many_vectors),    cmocka_unit_test(long_receive),
+	    cmocka_unit_test(long_name),       cmocka_unit_test(threads),
+	    cmocka_unit_test(cancelled),       cmocka_unit_test(jumped_out),
+	    cmocka_unit_test(waits_for_many),  cmocka_unit_test(filters),
+	    cmocka_unit_test(requeue),         cmocka_unit_test(processor),
+	    cmocka_unit_test(another_process), cmocka_unit_test(long_text),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);

@@ -194,6 +194,11 @@ bool fp_space_owns(const struct fp_space *space, const void *addr)
 	return fp_space_overlaps(space, addr, 1);
 }
 
+int fp_space_hold(struct fp_space *space, void *addr, size_t len)
+{
+	return -ENOTSUP; /* the rig's far memory stays far */
+}
+
 void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end)
 {
 	*ret_start = far_rig.memory;

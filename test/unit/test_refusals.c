@@ -55,6 +55,26 @@ static void test_word_of_a_thread(void **state)
 	assert_false(fp_refusals_clear_tid(FAR(FP_PAGE_SIZE)));
 }
 
+/* Memory that can't be made local: the program is told, and the mutex is not made. */
+static void test_mutex_that_stays_far(void **state)
+{
+	pthread_mutexattr_t attr;
+	pthread_mutex_t local;
+
+	pthread_mutexattr_init(&attr);
+	assert_int_equal(pthread_mutex_init((void *)FAR(0), &attr), 0);
+	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
+	far_rig_listen();
+	assert_int_equal(pthread_mutex_init(&local, &attr), 0);
+	assert_string_equal(far_rig_heard(), "");
+	far_rig_listen();
+	assert_int_equal(pthread_mutex_init((void *)FAR(0), &attr), EAGAIN);
+	assert_non_null(strstr(far_rig_heard(), "could not be made local"));
+	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_NONE);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	assert_int_equal(pthread_mutex_init((void *)FAR(0), &attr), EAGAIN);
+}
+
 /* A segment over far memory is refused, also if only its end is there. Elsewhere it is attached. */
 static void test_segments(void **state)
 {
@@ -258,6 +278,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(test_seal),
 	    TEST(test_word_of_a_thread),
+	    TEST(test_mutex_that_stays_far),
 	    TEST(test_segments),
 	    TEST(test_merging),
 	    TEST(test_other_requests),

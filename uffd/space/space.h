@@ -97,6 +97,14 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 /* munlock(2): the kernel unlocks, and the memory stays a foreign piece. */
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 
+/*
+ * Makes memory local until it is unmapped, as fp_space_mlock does, but lets the kernel lock
+ * nothing: no limit bounds it. For kernel code that can't wait for a page, or keeps one by a
+ * reference that nobody sees. Skips unmapped parts. -EAGAIN: a node can't give a page back;
+ * -ENOMEM: too many mappings. Then the page that failed and all after it are far, as before.
+ */
+int fp_space_hold(struct fp_space *space, void *addr, size_t len);
+
 /* mincore(2): bit 0 of a page's byte says that the page is in local memory. */
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
 /*

@@ -1,8 +1,9 @@
 /*
- * mlock and its relatives, and calls that bring pages in. Room: uffd/space; see space.h.
+ * mlock and its relatives, memory that is held local, and calls that bring pages in. Room:
+ * uffd/space; see space.h.
  *
- * Locked memory is the kernel's own until it is unmapped: a foreign piece. So the kernel alone
- * locks, counts and unlocks, and evictors never meet a page that the program has locked.
+ * Locked or held memory is the kernel's own until it is unmapped: a foreign piece. So the kernel
+ * alone locks, counts and unlocks, and evictors never meet a page that the program has locked.
  */
 #include "space_priv.h"
 
@@ -13,7 +14,8 @@
 #include "cleanup.h"
 #include "inline.h"
 
-/* How many pages are brought in before they are locked. With more, some could leave in between. */
+/* How many pages are brought in before they are locked or held. With more, some could leave in
+ * between. */
 #define LOCKED_AT_ONCE 64u
 
 static size_t bytes(uint32_t start, uint32_t end)
@@ -97,20 +99,30 @@ static void unlock_far(struct fp_space *space, uint32_t start, uint32_t end)
 			munlock(fp_far_addr(space->far, piece.start), bytes(piece.start, piece.end));
 }
 
+/* Gives all far pieces of the range to the kernel. */
+static int give_far(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+	int r = 0;
+
+	for (; r == 0 && fp_space_next_piece(space, start, end, &piece); start = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			r = fp_space_give(space, &piece);
+	return r;
+}
+
 /*
  * First lets the kernel lock the range with MLOCK_ONFAULT, then gives the pages to the kernel.
  * Pages that the kernel does not lock stay far.
  */
 static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 {
-	struct fp_piece piece;
 	int r = 0;
 
 	if (start < end && mlock2(fp_far_addr(space->far, start), bytes(start, end), MLOCK_ONFAULT) < 0)
 		r = -errno;
-	for (uint32_t at = start; r == 0 && fp_space_next_piece(space, at, end, &piece); at = piece.end)
-		if (!(piece.flags & FP_PIECE_FOREIGN))
-			r = fp_space_give(space, &piece);
+	if (r == 0)
+		r = give_far(space, start, end);
 	if (r < 0)
 		unlock_far(space, start, end);
 	return r;
@@ -162,4 +174,28 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 		r = -errno;
 	fp_space_unlock(space);
 	return r == 0 && stop < end ? -ENOMEM : r;
+}
+
+/* ---- holding ---- */
+
+/* As lock_some, but skips holes and locks nothing. */
+static int hold_some(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	int r;
+
+	(void)fp_space_populate_as(space, start, end, MADV_POPULATE_READ);
+	fp_space_lock(space);
+	r = give_far(space, start, end);
+	fp_space_unlock(space);
+	return r;
+}
+
+int fp_space_hold(struct fp_space *space, void *addr, size_t len)
+{
+	uint32_t start, end;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
+		r = hold_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end));
+	return r;
 }
