@@ -84,6 +84,9 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 	case SYS_futex:
 		fp_held_futex(addr, (int)b, (const void *)e);
 		return fp_call_syscall_way(number, a, b, c, d, e, f);
+	case SYS_rseq:
+		fp_held_rseq(addr, (uint32_t)len);
+		return fp_call_syscall_way(number, a, b, c, d, e, f);
 	case SYS_setsockopt:
 		return setsockopt((int)a, (int)b, (int)c, (const void *)d, (socklen_t)e);
 	case SYS_set_tid_address:

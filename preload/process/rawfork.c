@@ -205,6 +205,7 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [FP_SYS_MSEAL] = KIND_OURS,
     [SYS_io_uring_setup] = KIND_OURS,
     [SYS_set_tid_address] = KIND_OURS,
+    [SYS_rseq] = KIND_OURS,
 };
 
 __asm__(".text\n"

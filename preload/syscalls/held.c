@@ -80,6 +80,17 @@ FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexa
 	return FP_NEXT(pthread_mutex_init)(mutex, attr);
 }
 
+/* ---- rseq ---- */
+
+/*
+ * The kernel writes the area on its way back to the program. Where a system call can't bring a page
+ * in, it ends the program by SIGSEGV. The C library's own areas are local.
+ */
+void fp_held_rseq(const void *area, size_t len)
+{
+	(void)held_hold(area, len, "the area of rseq");
+}
+
 /* ---- AF_XDP ---- */
 
 FP_INNER_CALL(setsockopt);

@@ -14,4 +14,7 @@
  */
 void fp_held_futex(const void *word, int op, const void *second_word);
 
+/* The same for the area of rseq(2). */
+void fp_held_rseq(const void *area, size_t len);
+
 #endif

@@ -2,6 +2,7 @@
 #include "refusals.h"
 
 #include <errno.h>
+#include <linux/kvm.h>
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -74,6 +75,44 @@ FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 	fp_shim_say_once(&said, "shmat(SHM_REMAP) over far memory was refused. " KEEP_LOCAL);
 	errno = EINVAL;
 	return (void *)-1;
+}
+
+FP_INNER_CALL(ioctl);
+
+/* KVM_SET_USER_MEMORY_REGION, or its second version: both structs begin alike. */
+static bool is_guest_memory(unsigned long request)
+{
+	const unsigned second_version = 0x49;
+
+	return _IOC_TYPE(request) == KVMIO && (_IOC_NR(request) == _IOC_NR(KVM_SET_USER_MEMORY_REGION) ||
+	                                       _IOC_NR(request) == second_version);
+}
+
+/* Where a system call can't bring pages in, a guest can't touch far memory: KVM_RUN would fail. */
+static bool is_guest_refused(const struct kvm_userspace_memory_region *region)
+{
+	static atomic_bool said;
+
+	if (!fp_calls_hold() || !fp_touched((void *)(uintptr_t)region->userspace_addr, region->memory_size))
+		return false;
+	fp_shim_say_once(&said,
+	                 "KVM_SET_USER_MEMORY_REGION was refused: a guest can't use far memory in this "
+	                 "fault mode. Use fault mode thread. " KEEP_LOCAL);
+	errno = ENOSYS;
+	return true;
+}
+
+FP_INTERPOSE int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	void *arg;
+
+	va_start(args, request);
+	arg = va_arg(args, void *);
+	va_end(args);
+	if (is_guest_memory(request) && is_guest_refused(arg))
+		return -1;
+	return fp_call_ioctl(fd, request, arg);
 }
 
 /* ---- the process ---- */

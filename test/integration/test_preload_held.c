@@ -1,7 +1,8 @@
 /*
  * Memory that the shim makes local and holds, because kernel code uses it that can't wait for a
  * page: mutexes that are robust or inherit priorities, some operations of futex(2), memory of an
- * AF_XDP socket. Each is used after its page could have left. Room: test/integration.
+ * AF_XDP socket, the area of rseq. Each is used after its page could have left. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +18,12 @@
 
 #include <linux/futex.h>
 #include <linux/if_xdp.h>
+#include <linux/kvm.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -280,6 +284,29 @@ static void bare_futex(void **state)
 #endif
 }
 
+/* ---- rseq ---- */
+
+/* The kernel writes the area when the thread has been interrupted; the page stays. */
+static void area_of_rseq(void **state)
+{
+	const unsigned signature = 0x53053053;
+	uint32_t *area = (void *)(places + (size_t)14 * APART);
+
+	memset(area, 0, 32);
+	press();
+	assert_false(is_present(area));
+	if (syscall(SYS_rseq, area, 32, 0, signature) < 0) {
+		print_message("no area of rseq is free here: %s\n", strerror(errno));
+		return;
+	}
+	for (unsigned i = 0; i < 20; i++) {
+		press();
+		sched_yield();
+	}
+	assert_true(is_present(area));
+	assert_int_equal(syscall(SYS_rseq, area, 32, 1, signature), 0);
+}
+
 /* ---- AF_XDP ---- */
 
 static void register_umem(bool by_number)
@@ -313,6 +340,77 @@ static void xdp_memory(void **state)
 	register_umem(true);
 }
 
+/* ---- guests ---- */
+
+#define GUEST_BYTES (1u << 20)
+#define GUEST_FROM  16u /* the guest adds one to the first byte of each of these pages */
+#define GUEST_TO    144u
+
+#if defined(__x86_64__)
+
+/* mov ax, 0x1000; again: mov ds, ax; inc byte [0]; add ax, 0x100; cmp ax, 0x9000; jb again; hlt */
+static const uint8_t guest_code[] = {0xb8, 0x00, 0x10, 0x8e, 0xd8, 0xfe, 0x06, 0x00, 0x00,
+                                     0x05, 0x00, 0x01, 0x3d, 0x00, 0x90, 0x72, 0xf2, 0xf4};
+
+static void run_guest(int vcpu, const struct kvm_run *run)
+{
+	struct kvm_regs regs = {.rflags = 2};
+	struct kvm_sregs segments;
+
+	assert_int_equal(ioctl(vcpu, KVM_GET_SREGS, &segments), 0);
+	segments.cs.base = segments.cs.selector = 0;
+	assert_int_equal(ioctl(vcpu, KVM_SET_SREGS, &segments), 0);
+	assert_int_equal(ioctl(vcpu, KVM_SET_REGS, &regs), 0);
+	assert_int_equal(ioctl(vcpu, KVM_RUN, 0), 0);
+	assert_int_equal(run->exit_reason, KVM_EXIT_HLT);
+}
+
+/* A guest whose memory leaves comes to all of it. In fault mode inline it is refused. */
+static void guest(void **state)
+{
+	bool is_inline = strcmp(getenv("FARPAGE_FAULT_MODE"), "inline") == 0;
+	struct kvm_userspace_memory_region region = {.memory_size = GUEST_BYTES};
+	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC), machine, vcpu, len;
+	char *memory = map_far(GUEST_BYTES);
+	struct kvm_run *run;
+
+	region.userspace_addr = (uintptr_t)memory;
+	if (kvm < 0 || is_inline) {
+		assert_int_equal(ioctl(-1, KVM_SET_USER_MEMORY_REGION, &region), -1);
+		assert_int_equal(errno, is_inline ? ENOSYS : EBADF);
+		return;
+	}
+	machine = ioctl(kvm, KVM_CREATE_VM, 0);
+	assert_int_equal(ioctl(machine, KVM_SET_USER_MEMORY_REGION, &region), 0);
+	assert_int_equal(ioctl(machine, KVM_SET_TSS_ADDR, 0xfffbd000), 0);
+	vcpu = ioctl(machine, KVM_CREATE_VCPU, 0);
+	len = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	run = mmap(NULL, (size_t)len, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
+	assert_true(vcpu >= 0 && run != MAP_FAILED);
+	memcpy(memory, guest_code, sizeof(guest_code));
+	for (unsigned i = GUEST_FROM; i < GUEST_TO; i++)
+		memory[i * PAGE] = (char)i;
+	for (unsigned round = 0; round < 2; round++) {
+		press();
+		run_guest(vcpu, run);
+	}
+	for (unsigned i = GUEST_FROM; i < GUEST_TO; i++)
+		assert_int_equal((uint8_t)memory[i * PAGE], (uint8_t)(i + 2));
+	munmap(run, (size_t)len);
+	close(vcpu);
+	close(machine);
+	close(kvm);
+}
+
+#else
+
+static void guest(void **state)
+{
+	skip();
+}
+
+#endif
+
 /* ---- */
 
 static int tests(void)
@@ -327,6 +425,8 @@ static int tests(void)
 	    cmocka_unit_test(futexes_of_two_words),
 	    cmocka_unit_test(bare_futex),
 	    cmocka_unit_test(xdp_memory),
+	    cmocka_unit_test(area_of_rseq),
+	    cmocka_unit_test(guest),
 	};
 
 	places = map_far((size_t)PLACES * APART);
