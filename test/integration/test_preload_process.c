@@ -28,10 +28,17 @@
 
 static char *filled;
 
+/*
+ * The C library puts this block on the stacks of all threads, also of the agent's, here and in the
+ * children. If it found no room there, nothing in this file would start.
+ */
+static __thread char block[TEST_LOCAL_BYTES];
+
 static int fill(void **state)
 {
 	filled = malloc(BIG);
 	test_fill(filled, BIG, 1);
+	test_fill(block, sizeof(block), 2);
 	return filled ? 0 : -1;
 }
 
@@ -48,7 +55,7 @@ static _Noreturn void be_child(unsigned seed)
 {
 	char *more = malloc(BIG);
 
-	if (!test_is_filled(filled, BIG, 1))
+	if (!test_is_filled(filled, BIG, 1) || !test_is_filled(block, sizeof(block), 2))
 		_exit(1);
 	test_fill(filled, BIG, seed);
 	test_fill(more, BIG, seed + 1);

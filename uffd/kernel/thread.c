@@ -2,6 +2,7 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <link.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,10 +17,12 @@
  * The C library allocates the stacks. In a forked child it gives the stacks of the parent's threads
  * to new threads, with their records and thread-local data. So the agent's threads start in a child
  * without any allocation. That matters if the program has an allocator of its own: it may be locked
- * then, or far. No program asks for just this size, so the agent gets the agent's stacks again.
+ * then, or far. No program asks for just this size, so the agent gets the agent's stacks again. Room
+ * for thread-local blocks comes on top: see tls_bytes.
  */
 #define STACK_BYTES   ((256u << 10) + (12u << 10))
 #define PRESENT_BYTES (64u << 10) /* far more than faults need; other pages become present on touch */
+#define PAGE_BYTES    4096u
 
 static _Atomic unsigned n_running;
 
@@ -58,6 +61,34 @@ static void *begin(void *p)
 	return thread->run(thread->arg);
 }
 
+/* Adds the most that an object's thread-local block takes. */
+static int add_tls(struct dl_phdr_info *object, size_t size, void *sum)
+{
+	(void)size;
+	for (unsigned i = 0; i < object->dlpi_phnum; i++)
+		if (object->dlpi_phdr[i].p_type == PT_TLS)
+			*(size_t *)sum += object->dlpi_phdr[i].p_memsz + object->dlpi_phdr[i].p_align;
+	return 0;
+}
+
+/*
+ * How much of a stack the thread-local blocks of the program and its libraries take: the C library
+ * puts them on top. Blocks of libraries that are loaded later lie elsewhere. So the first look is
+ * enough; a forked child could not look, as another thread may have held the loader's lock.
+ */
+static size_t tls_bytes(void)
+{
+	static _Atomic size_t known; /* 0: not yet */
+	size_t sum = atomic_load(&known);
+
+	if (sum == 0) {
+		dl_iterate_phdr(add_tls, &sum);
+		sum = (sum + PAGE_BYTES) & ~(size_t)(PAGE_BYTES - 1);
+		atomic_store(&known, sum);
+	}
+	return sum;
+}
+
 static int create(struct fp_thread *thread)
 {
 	pthread_attr_t attr;
@@ -66,7 +97,7 @@ static int create(struct fp_thread *thread)
 
 	if (r)
 		return -r;
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_attr_setstacksize(&attr, STACK_BYTES + tls_bytes());
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = pthread_create(&thread->id, &attr, begin, thread);
