@@ -110,7 +110,7 @@ static uint64_t wait_ns(const struct fp_lane *lane, const struct fp_node *node, 
 {
 	if (op == FP_IO_WRITE || lane->brief || !node->resumable)
 		return lane->store->deadline_ns;
-	return fp_store_page_wait_ns(lane->store, node);
+	return fp_store_patience_ns(lane->store, node);
 }
 
 static struct page_request *request_begin(struct fp_lane *lane, unsigned node_idx, enum fp_io_op op,

@@ -49,6 +49,7 @@ void fp_store_options_take(struct fp_store *store, const struct fp_store_options
 {
 	store->deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
 	store->patience_ns = options->patience_ns;
+	store->connect_ns = options->connect_ns;
 	store->lease_bytes = options->lease_bytes ? options->lease_bytes : LEASE_DEFAULT_BYTES;
 	store->heartbeat_ns = options->heartbeat_ns ? options->heartbeat_ns : HEARTBEAT_DEFAULT_NS;
 	store->reconnect = options->reconnect;
@@ -100,6 +101,7 @@ struct fp_session_options fp_store_session_options(const struct fp_store *store,
 	    .secret = store->secret,
 	    .rdma = store->rdma,
 	    .deadline_ns = store->deadline_ns,
+	    .connect_ns = resume ? 0 : store->connect_ns,
 	    .resume = resume,
 	};
 }
@@ -630,7 +632,6 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .up = fp_breaker_state(word) == FP_BREAKER_CLOSED,
 	    .spent = fp_breaker_spent(word),
 	    .patience_ns = fp_store_patience_ns(store, node),
-	    .wait_ns = fp_store_page_wait_ns(store, node),
 	    .last_error = atomic_load(&node->error),
 	    .why = atomic_load(&node->why),
 	    .refusal = fp_node_refusal(node),

@@ -65,6 +65,7 @@ struct fp_store_options {
 	uint64_t patience_ns;
 	/* Wanted size of one lease; 0: 64 MiB. It is halved as long as the pool has less. */
 	uint64_t lease_bytes;
+	uint64_t connect_ns;   /* how long fp_store_open may wait for a session; 0: deadline_ns */
 	uint64_t heartbeat_ns; /* time between heartbeats to a node that is up; 0: 1 s */
 	/* How long one heartbeat may take; 0: half of deadline_ns, at most 2 s. */
 	uint64_t heartbeat_deadline_ns;
@@ -93,7 +94,6 @@ struct fp_store_node {
 	 */
 	bool adopting;
 	uint64_t patience_ns; /* how long a page waits for this node; UINT64_MAX: for ever */
-	uint64_t wait_ns;     /* patience_ns plus a margin, as the wait may end late */
 	int error;            /* why it is down, as negative errno; 0 if up */
 	int last_error;       /* like error, but kept when the node is up again; 0: it never failed */
 	const char *why;      /* last_error in the device's words, static; NULL: none */

@@ -48,6 +48,7 @@ struct fp_lane_shared {
 struct fp_store {
 	uint64_t deadline_ns;
 	uint64_t patience_ns; /* 0: the node's grace */
+	uint64_t connect_ns;  /* for first sessions; 0: deadline_ns */
 	/* Since when the store is in a hurry (fp_store_hurry); 0: it is not. */
 	_Atomic uint64_t hurried_ns;
 	uint64_t lease_bytes;
@@ -123,7 +124,11 @@ void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned w
 
 #define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* patience if the node announces no grace */
 
-/* The patience with this node, as reports show it. */
+/*
+ * The patience with this node: how long a page waits for it, from its first try on. Reports show
+ * this time, and a page gives up by itself, even if the reconnect thread is in the middle of an
+ * attempt. The node may be lost only later.
+ */
 static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -141,19 +146,6 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
 
 	return node->load_store ? UINT64_MAX : FP_MAX(store->patience_ns, grace_ns);
-}
-
-/*
- * How long a page waits for the node before it gives up by itself. If the options set no patience,
- * the reconnect thread ends the wait: when the grace is over, it marks the node as lost. Then this
- * time only serves a store without that thread.
- */
-static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
-{
-	uint64_t wait_ns = fp_store_patience_ns(store, node);
-
-	return store->patience_ns ? wait_ns
-	                          : fp_clock_after(wait_ns, FP_BACKOFF_MARGIN_NS + 2 * store->deadline_ns);
 }
 
 /*

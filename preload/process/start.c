@@ -10,10 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "atfork.h"
 #include "calls.h"
+#include "cleanup.h"
+#include "clock.h"
 #include "end.h"
 #include "fdutil.h"
 #include "heap.h"
@@ -22,12 +26,17 @@
 #include "log.h"
 #include "local_rules.h"
 #include "owner.h"
+#include "rawcall.h"
 #include "rlimits.h"
 #include "settings.h"
 #include "shim.h"
 #include "signals.h"
 #include "sigmask.h"
 #include "sigstack.h"
+#include "units.h"
+
+#define PATIENCE_NS (30 * FP_NSEC_PER_SEC) /* as the nodes' default grace */
+#define RETRY_NS    (100 * FP_NSEC_PER_MSEC)
 
 static bool on_bus(siginfo_t *info, void *context)
 {
@@ -122,6 +131,57 @@ static int check_owner(const struct fp_settings *settings, const struct fp_agent
 	return -ENOTSUP;
 }
 
+/* ---- the agent ---- */
+
+/* True if a node may only be cut off, or about to start again. */
+static bool may_pass(int error)
+{
+	return error == -ETIMEDOUT || error == -ECONNREFUSED || error == -ECONNRESET || error == -EPIPE ||
+	       error == -EHOSTUNREACH || error == -ENETUNREACH;
+}
+
+static uint64_t patience_of(const struct fp_agent_options *options)
+{
+	if (options->on_loss == FP_ON_LOSS_WAIT)
+		return UINT64_MAX;
+	return options->patience_ns ? options->patience_ns : PATIENCE_NS;
+}
+
+static void say_waiting(const struct fp_agent_options *options, const struct fp_agent_error *error)
+{
+	uint64_t patience_ns = patience_of(options);
+	char time[24];
+
+	fp_log(FP_LOG_WARNING, "preload", "%s; the start of this program waits %s%s", error->text,
+	       patience_ns == UINT64_MAX ? "until it is back" : "up to ",
+	       patience_ns == UINT64_MAX ? "" : fp_time_format(patience_ns, time, sizeof(time)));
+}
+
+/*
+ * A program with far memory may execute another while a node is cut off. So the start of the new
+ * one waits for the node, as long as a page would.
+ */
+static int agent_start(struct fp_agent_options *options, struct fp_agent **ret_agent,
+                       struct fp_agent_error *error)
+{
+	const struct timespec pause = {.tv_nsec = RETRY_NS};
+	uint64_t now_ns = fp_clock_ns(), until_ns = fp_clock_after(now_ns, patience_of(options));
+
+	for (bool said = false;; said = true) {
+		int r;
+
+		options->connect_ns = FP_MIN(until_ns - now_ns, options->deadline_ns);
+		r = fp_agent_start(options, ret_agent, error);
+		now_ns = fp_clock_ns();
+		if (!may_pass(r) || now_ns + RETRY_NS >= until_ns)
+			return r;
+		if (!said)
+			say_waiting(options, error);
+		FP_RAW(SYS_nanosleep, &pause, NULL, 0, 0, 0, 0);
+		now_ns = fp_clock_ns();
+	}
+}
+
 static int start(struct fp_agent_error *error)
 {
 	struct fp_agent_options options;
@@ -148,7 +208,7 @@ static int start(struct fp_agent_error *error)
 	options.on_signal_stack = fp_sigstack_in_use;
 	options.pins = options.own_handler = options.low = true;
 	options.foreign_malloc = fp_owner_file();
-	r = fp_agent_start(&options, &agent, error);
+	r = agent_start(&options, &agent, error);
 	if (r == 0)
 		r = check_owner(&settings, agent, error);
 	if (r == 0 && fp_agent_needs_pins(agent))

@@ -3,6 +3,7 @@ not run."""
 import glob
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -44,8 +45,32 @@ class Refusals(unittest.TestCase):
 
     def test_absent_node(self):
         self.assert_refused("shm:/nowhere/socket", "farpaged running", NODES="shm:/nowhere/socket")
-        self.assert_refused("tcp://127.0.0.1:1", "farpaged running", NODES="tcp://127.0.0.1:1")
+        self.assert_refused("tcp://127.0.0.1:1", "farpaged running", NODES="tcp://127.0.0.1:1", PATIENCE="50ms")
         self.assert_refused("ftp://x", NODES="ftp://x")
+
+    def test_node_that_is_cut_off(self):
+        """A program may execute another while its node is cut off. The new one starts once the node
+        is back."""
+        node = farapp.Node("64M")
+        self.addCleanup(node.log.close)
+        self.addCleanup(node.stop)
+        os.kill(node.process.pid, signal.SIGSTOP)
+        env = {**os.environ, "LD_PRELOAD": PRELOAD, "FARPAGE_NODES": node.url, "FARPAGE_DEADLINE": "200ms"}
+        program = subprocess.Popen(["/bin/echo", "ran"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            said = program.stderr.readline()
+        finally:
+            os.kill(node.process.pid, signal.SIGCONT)
+        out, err = program.communicate(timeout=60)
+        self.assertIn(f"node {node.url}: no answer", said)
+        self.assertIn("the start of this program waits up to 30.0 s", said)
+        self.assertEqual((program.returncode, out, err), (0, "ran\n", ""))
+
+    def test_node_that_stays_away(self):
+        """The wait ends when it was said to end."""
+        status, out, err = self.run_with(NODES="tcp://127.0.0.1:1", PATIENCE="500ms")
+        self.assertEqual((status, out), (REFUSED, ""), err)
+        self.assertRegex(err, "(?s)waits up to 500 ms\\n.*farpaged running.*\\n$")
 
     @unittest.skipIf(os.getuid(), "only root can become another user")
     def test_another_users_node(self):

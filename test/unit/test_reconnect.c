@@ -233,16 +233,21 @@ static void endless_patience_gives_up_what_says_it_is_gone_alone(void **state)
 
 static void without_a_tender_all_ends_when_patience_is_over(void **state)
 {
-	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
+	for (unsigned i = 0; i < 4; i++) {
+		bool by_grace = i & 1;
+		unsigned how = i & 2 ? FAKE_FREEZE : FAKE_CUT;
 		uint64_t started_ns;
 
 		reset(NULL);
+		if (by_grace)
+			fake_nodes[0].grace_ns = 30 * FP_NSEC_PER_MSEC;
 		bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
-		b.store->patience_ns = 30 * FP_NSEC_PER_MSEC;
+		b.store->patience_ns = by_grace ? 0 : 30 * FP_NSEC_PER_MSEC;
+		assert_true(info().patience_ns == 30 * FP_NSEC_PER_MSEC);
 		fake_nodes[0].link_depth = 3;
 		started_ns = fp_clock_ns();
-		for (unsigned i = 0; i < 9; i++)
-			start(FP_IO_READ, i, 1);
+		for (unsigned page = 0; page < 9; page++)
+			start(FP_IO_READ, page, 1);
 		fake_break(0, how);
 		drain(false);
 		assert_true(fp_clock_ns() >= started_ns + 30 * FP_NSEC_PER_MSEC);

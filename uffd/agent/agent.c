@@ -238,6 +238,7 @@ struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
 	    .rdma = options->rdma,
 	    .deadline_ns = agent->far.deadline_ns,
 	    .patience_ns = options->on_loss == FP_ON_LOSS_WAIT ? UINT64_MAX : options->patience_ns,
+	    .connect_ns = options->connect_ns,
 	    .heartbeat_ns = options->heartbeat_ns,
 	    .reconnect = options->reconnect,
 	    .notice = on_notice,
@@ -342,7 +343,8 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	return 0;
 }
 
-/* A limit of a node may be the reason: each thread needs a link to each node. */
+/* A node may be the reason, by a limit or because it is cut off: each thread needs a link to each
+ * node. */
 static int fail_threads(const struct fp_agent *agent, struct fp_agent_error *error, int r)
 {
 	char reason[FP_REFUSAL_TEXT_LEN];
@@ -353,6 +355,11 @@ static int fail_threads(const struct fp_agent *agent, struct fp_agent_error *err
 		if (info.refusal.cause != FP_REFUSAL_NONE)
 			return fail(error, r, "node %s: %s", info.url,
 			            fp_refusal_explain(&info.refusal, reason, sizeof(reason)));
+	}
+	if (r == -ETIMEDOUT || r == -ECONNREFUSED || r == -ECONNRESET || r == -EPIPE) {
+		fp_store_node_info(agent->far.store, 0, &info);
+		return fail(error, r, "node %s%s: a link can't be opened: %s", info.url,
+		            fp_store_n_nodes(agent->far.store) > 1 ? " or another" : "", strerror(-r));
 	}
 	return fail(error, r, "the fault threads can't be started: %s", strerror(-r));
 }

@@ -41,6 +41,7 @@ struct fp_agent_options {
 	const struct fp_rdma_options *rdma; /* NULL: the defaults */
 	uint64_t deadline_ns;               /* the longest time of one remote operation; 0: 5 s */
 	uint64_t patience_ns;    /* how long a page waits for a node that is cut off; 0: the node's grace */
+	uint64_t connect_ns;     /* how long the start may wait for a node; 0: deadline_ns */
 	enum fp_on_loss on_loss; /* WAIT: pages wait without end */
 	uint64_t heartbeat_ns;   /* time between two checks that a node is there; 0: 1 s */
 	struct fp_reconnect_options reconnect;

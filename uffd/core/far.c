@@ -506,7 +506,7 @@ uint64_t fp_far_patience_ns(const struct fp_far *far)
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
 		if (info.adopting || (info.state != FP_BREAKER_CLOSED && info.state != FP_BREAKER_LOST))
-			wait_ns = FP_MAX(wait_ns, info.wait_ns);
+			wait_ns = FP_MAX(wait_ns, info.patience_ns);
 	}
 	return wait_ns;
 }

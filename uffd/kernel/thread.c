@@ -17,8 +17,8 @@
  * The C library allocates the stacks. In a forked child it gives the stacks of the parent's threads
  * to new threads, with their records and thread-local data. So the agent's threads start in a child
  * without any allocation. That matters if the program has an allocator of its own: it may be locked
- * then, or far. No program asks for just this size, so the agent gets the agent's stacks again. Room
- * for thread-local blocks comes on top: see tls_bytes.
+ * then, or far. No program asks for just this size, so the agent gets the agent's stacks again.
+ * Room for thread-local blocks comes on top: see tls_bytes.
  */
 #define STACK_BYTES   ((256u << 10) + (12u << 10))
 #define PRESENT_BYTES (64u << 10) /* far more than faults need; other pages become present on touch */
