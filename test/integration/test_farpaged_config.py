@@ -9,14 +9,11 @@ import tempfile
 import unittest
 
 import seccomp
-from farpaged import BOTH, Farpaged, main
+from farpaged import BOTH, CHECK, Farpaged, main
 
 IO_URING_SETUP = 425  # on every processor
 POOL = "pools: [ { name: main, size: 64M } ]\n"
 
-
-# For the user of this test. Without --user, root's check is for the user farpage, if there is one.
-CHECK = ["--check", "--user", pwd.getpwuid(os.geteuid()).pw_name]
 
 
 def without_warnings(err):
@@ -92,7 +89,7 @@ class Config(unittest.TestCase):
                 self.refused(f"listen: unix:DIR/s\npools: [ {{ name: {name}, size: 1G }} ]\n", "name")
         self.refused("listen: unix:DIR/s\npools: [ { name: a, size: 1G }, { name: a, size: 1G } ]\n", "'a' is taken")
         for limit in ("max_sessions: 0", "max_leases: 65536", "client_quota: 0", "max_requests: many",
-                      "handshake_timeout: 0", "drain_timeout: 10d"):
+                      "handshake_timeout: 0", "drain_timeout: []"):
             with self.subTest(limit):
                 self.refused(f"listen: unix:DIR/s\nlimits: {{ {limit} }}\n" + POOL, limit.split(":")[0])
         self.refused("listen: unix:DIR/s\nlog_level: loud\n" + POOL, "debug")

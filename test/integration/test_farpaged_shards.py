@@ -5,7 +5,7 @@ import signal
 import subprocess
 import tempfile
 
-from farpaged import BOTH, DEADLINE_S, WRITE, Farpaged, NodeCase, frame, main, table
+from farpaged import BOTH, CHECK, DEADLINE_S, WRITE, Farpaged, NodeCase, frame, main, table
 
 MIB = 1 << 20
 PAGE = 4096
@@ -63,7 +63,7 @@ class Shards(NodeCase):
             with self.subTest(shards), tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
                 f.write(config(shards).replace("SOCKET", "/tmp/no.socket"))
                 f.flush()
-                check = subprocess.run([os.environ["FARPAGED"], "--config", f.name, "--check"], capture_output=True, check=False)
+                check = subprocess.run([os.environ["FARPAGED"], "--config", f.name, *CHECK], capture_output=True, check=False)
                 self.assertEqual(check.returncode == 0, valid, check.stderr)
                 self.assertEqual(b"shards" in check.stderr, not valid)
 

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -20,6 +21,8 @@ import unittest
 import rdmaclient
 
 DEADLINE_S = 20
+# For the user of this test. Without --user, root's check is for the user farpage, if there is one.
+CHECK = ["--check", "--user", pwd.getpwuid(os.geteuid()).pw_name]
 secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 
 (ERROR, HELLO, CHALLENGE, AUTH, WELCOME, PING, PONG, BYE, FAREWELL) = range(1, 10)
