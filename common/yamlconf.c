@@ -193,6 +193,7 @@ static const char *wanted(const struct fp_conf_field *field, char *buf, size_t l
 	    [FP_CONF_SIZE] = "a size such as 512M or 1.5G",
 	    [FP_CONF_TIME] = "a time such as 5s or 200ms",
 	    [FP_CONF_STRING] = "text",
+	    [FP_CONF_NOTHING] = "one value",
 	    [FP_CONF_STRINGS] = "text or a list of texts",
 	    [FP_CONF_MAP] = "a mapping (key: value)",
 	    [FP_CONF_LIST] = "a list of mappings (- key: value)",
@@ -392,6 +393,16 @@ static int read_list(struct reader *r, const yaml_event_t *start, const struct f
 	}
 }
 
+/* A file of an older version goes on working, but its owner learns what to remove. */
+static int skip_value(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field)
+{
+	if (!is_text(e))
+		return fail_type(r, e, field);
+	fp_log((enum fp_log_level)field->min, "config", "%s:%zu:%zu: %s has no effect: remove this line",
+	       r->file, e->start_mark.line + 1, e->start_mark.column + 1, r->path);
+	return 0;
+}
+
 static int read_value(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
                       void *enclosing)
 {
@@ -407,6 +418,8 @@ static int read_value(struct reader *r, const yaml_event_t *e, const struct fp_c
 		return read_list(r, e, field, enclosing);
 	case FP_CONF_STRINGS:
 		return read_strings(r, e, field, target);
+	case FP_CONF_NOTHING:
+		return skip_value(r, e, field);
 	default:
 		return read_scalar(r, e, field, enclosing);
 	}

@@ -21,6 +21,7 @@ enum fp_conf_type {
 	FP_CONF_ENUM,    /* int: index into choices */
 	FP_CONF_STRINGS, /* struct fp_conf_strings: a sequence of scalars, or one scalar */
 	FP_CONF_MAP,     /* a nested mapping: its keys are in the member fields, its struct is at offset */
+	FP_CONF_NOTHING, /* an old key: one scalar, without effect; a line at log level min says so */
 	FP_CONF_LIST,    /* a sequence of mappings: for each, item() gives the struct to fill */
 };
 

@@ -67,7 +67,7 @@ static const struct fp_conf_field limit_fields[] = {
                 .max = 3600 * FP_NSEC_PER_SEC),
     FP_CONF_KEY("grace", TIME, fp_limits, grace_ns, .max = 24 * 3600 * FP_NSEC_PER_SEC),
     FP_CONF_KEY("idle_timeout", TIME, fp_limits, idle_timeout_ns, .max = 24 * 3600 * FP_NSEC_PER_SEC),
-    FP_CONF_KEY("drain_timeout", TIME, fp_limits, drain_timeout_ns, .max = 3600 * FP_NSEC_PER_SEC),
+    {.key = "drain_timeout", .type = FP_CONF_NOTHING, .min = FP_LOG_WARNING},
     {0},
 };
 

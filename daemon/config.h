@@ -43,9 +43,8 @@ struct fp_limits {
 	uint64_t max_connections; /* limit for all clients together; strangers do not count */
 	uint64_t max_requests;    /* outstanding on one connection */
 	uint64_t handshake_timeout_ns;
-	uint64_t grace_ns;         /* how long the leases of a cut-off session are kept; 0: not at all */
-	uint64_t idle_timeout_ns;  /* silence allowed on a control connection; 0: no limit */
-	uint64_t drain_timeout_ns; /* accepted from older files; nothing uses it */
+	uint64_t grace_ns;        /* how long the leases of a cut-off session are kept; 0: not at all */
+	uint64_t idle_timeout_ns; /* silence allowed on a control connection; 0: no limit */
 };
 
 struct fp_auth_config {

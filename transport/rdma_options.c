@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "cm_server.h"
+#include "log.h"
 
 #define ACK_TIMEOUT_UNIT_NS 4096u /* a queue pair's timeout is this times a power of two */
 #define ACK_TIMEOUT_MAX     31u
@@ -18,10 +19,14 @@ const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .send_depth =
 #define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
 
 /*
- * An old key without effect. RNR retries are for a message that arrives before its receive is
+ * Old keys without effect. Every process of a program reads its file, so there the line is of level
+ * debug. RNR retries are for a message that arrives before its receive is
  * posted, and we send no messages.
  */
-#define RNR_RETRY_COUNT FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, ignored)
+#define OLD_KEY(name, level)                                                                                 \
+	{                                                                                                    \
+		.key = (name), .type = FP_CONF_NOTHING, .min = (level)                                       \
+	}
 
 const struct fp_conf_field fp_rdma_fields[] = {
     DEVICE,
@@ -30,12 +35,15 @@ const struct fp_conf_field fp_rdma_fields[] = {
     FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ack_timeout_ns, .min = FP_NSEC_PER_MSEC,
                 .max = 8 * FP_NSEC_PER_SEC),
     FP_CONF_KEY("send_depth", U64, fp_rdma_options, send_depth, .min = 1, .max = 1024),
-    RNR_RETRY_COUNT,
+    OLD_KEY("rnr_retry_count", FP_LOG_DEBUG),
     {.key = NULL},
 };
 
 const struct fp_conf_field fp_rdma_node_fields[] = {
-    DEVICE,        DEVICE_PORT, RNR_RETRY_COUNT, FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ignored),
+    DEVICE,
+    DEVICE_PORT,
+    OLD_KEY("rnr_retry_count", FP_LOG_WARNING),
+    OLD_KEY("ack_timeout", FP_LOG_WARNING),
     {.key = NULL},
 };
 

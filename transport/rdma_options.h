@@ -18,7 +18,6 @@ struct fp_rdma_options {
 	uint64_t retry_count;
 	uint64_t ack_timeout_ns; /* wait before each repeat; 0: 268 ms */
 	uint64_t send_depth;     /* most work requests of one link in flight */
-	uint64_t ignored;        /* takes the values of old keys that no longer have an effect */
 };
 
 extern const struct fp_rdma_options fp_rdma_defaults;

@@ -98,6 +98,15 @@ class Config(unittest.TestCase):
                 self.refused(f"listen: unix:DIR/s\nrdma: {{ {key} }}\n" + POOL, "farpaged.yaml:2:", key.split(":")[0], word)
         self.accepted("listen: unix:DIR/s\nrdma: { device: x, device_port: 2 }\n" + POOL)
 
+    def test_old_keys(self):
+        """A file of an older node is still valid, but each key without effect is named with its
+        line."""
+        text = "listen: unix:DIR/s\nlimits: { drain_timeout: 5s }\nrdma:\n  rnr_retry_count: 3\n  ack_timeout: 1s\n" + POOL
+        status, _, err = farpaged("--config", self.write(text), *CHECK)
+        self.assertEqual(status, 0, err)
+        for place, key in ((":2:", "limits.drain_timeout"), (":4:", "rdma.rnr_retry_count"), (":5:", "rdma.ack_timeout")):
+            self.assertRegex(err, f"{place}[0-9]+: {key} has no effect: remove this line")
+
     def test_rdma_device_that_does_not_exist(self):
         self.refused("listen: unix:DIR/s\nrdma: { device: nosuch0 }\n" + POOL,
                      "no RDMA device 'nosuch0' with an active port here: this machine has", serve=True)

@@ -203,6 +203,12 @@ static int fail_variable(const char *key, const struct fp_conf_field *field, int
 	return fail(error, -EINVAL, "%s: %s", variable_name(key, name), what);
 }
 
+/* A key that a variable can set. */
+static bool has_variable(const struct fp_conf_field *field)
+{
+	return field->type != FP_CONF_MAP && field->type != FP_CONF_LIST && field->type != FP_CONF_NOTHING;
+}
+
 /*
  * Reads the variables of fields. A key inside another key has both keys in its variable:
  * FARPAGE_RDMA_DEVICE.
@@ -217,7 +223,7 @@ static int read_environment(const char *prefix, const struct fp_conf_field *fiel
 		int r = 0;
 
 		snprintf(key, sizeof(key), "%s%s%s", prefix, field->key, map ? "_" : "");
-		text = map || field->type == FP_CONF_LIST ? NULL : variable(key);
+		text = has_variable(field) ? variable(key) : NULL;
 		if (map)
 			r = read_environment(key, field->fields, (char *)into + field->offset, error);
 		else if (text && (r = parse_variable(field, text, into)) < 0)
@@ -283,7 +289,7 @@ static void look_for_nearest(const char *prefix, const struct fp_conf_field *fie
 		         field->type == FP_CONF_MAP ? "_" : "");
 		if (field->type == FP_CONF_MAP)
 			look_for_nearest(key, field->fields, nearest);
-		if (field->type == FP_CONF_MAP || field->type == FP_CONF_LIST)
+		if (!has_variable(field))
 			continue;
 		typos = typos_in(nearest->name, variable_name(key, name));
 		if (typos < nearest->typos) {
