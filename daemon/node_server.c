@@ -617,7 +617,10 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	char line[128];
 	int r;
 
-	fp_notify_open(&server.notify);
+	if (options->private_node) /* the socket in the environment is the program's */
+		server.notify = (struct fp_notify){.fd = -1};
+	else
+		fp_notify_open(&server.notify);
 	fp_turns_init(&server.own.turns);
 	TAILQ_INIT(&server.strangers.list);
 	server.clients.alone = options->private_node;

@@ -216,6 +216,7 @@ static int start_node(struct run_command *run)
 		return fail_by_limits();
 	}
 	setenv("FARPAGE_NODES", run->node->url, 1);
+	setenv("FARPAGE_SECRET_FILE", FP_SETTINGS_NO_SECRET, 1);
 	return 0;
 }
 
@@ -292,7 +293,7 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 	    .size = sizeof(options),
 	    .local_bytes = settings->local_bytes ? settings->local_bytes : FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE,
 	    .nodes = nodes,
-	    .secret = settings->secret,
+	    .secret = run->node ? NULL : settings->secret,
 	    .deadline_ms = settings->deadline_ns / FP_NSEC_PER_MSEC,
 	    .rdma_device = settings->rdma.device,
 	    .rdma_device_port = (uint32_t)settings->rdma.device_port,

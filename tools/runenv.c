@@ -110,12 +110,14 @@ static int print_variable(const char *entry, FILE *out)
 	const char *value = strchr(entry, '=') + 1;
 	fp_autofree char *text = NULL;
 	char name[64];
+	bool is_file;
 
 	snprintf(name, sizeof(name), "%.*s", (int)(value - 1 - entry - strlen(PREFIX)),
 	         entry + strlen(PREFIX));
 	if (!*value || is_left_out(name)) /* an empty variable counts as not set */
 		return 0;
-	text = is_path(name) ? absolute("", value) : strdup(value);
+	is_file = is_path(name) && strcmp(value, FP_SETTINGS_NO_SECRET) != 0;
+	text = is_file ? absolute("", value) : strdup(value);
 	if (!text)
 		return -ENOMEM;
 	fprintf(out, PREFIX "%s=", name);

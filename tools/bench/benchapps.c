@@ -21,6 +21,7 @@
 #include "log.h"
 #include "picture.h"
 #include "program.h"
+#include "settings.h"
 #include "units.h"
 #include "workload.h"
 
@@ -426,6 +427,7 @@ static int find_nodes(struct fp_apps *apps)
 	apps->private_nodes.pool_bytes = POOL_SIZES * apps->scene.size_bytes + POOL_SPARE;
 	apps->nodes[0] = fp_benchnode_url(&apps->private_nodes, transports[apps->transport], &is_own);
 	apps->n_nodes = apps->nodes[0] ? 1 : 0;
+	apps->secret_file = FP_SETTINGS_NO_SECRET;
 	return apps->nodes[0] ? 0 : -EHOSTUNREACH;
 }
 

@@ -378,7 +378,8 @@ static int take_local_memory(struct raw *raw, struct fp_agent_error *error)
 static int take_secret(struct raw *raw, struct fp_agent_error *error)
 {
 	char name[512], why[256];
-	int r = raw->secret_file ? fp_secret_read(raw->secret_file, &raw->settings.secret) : 0;
+	bool given = raw->secret_file && strcmp(raw->secret_file, FP_SETTINGS_NO_SECRET) != 0;
+	int r = given ? fp_secret_read(raw->secret_file, &raw->settings.secret) : 0;
 
 	if (r == 0)
 		return 0;

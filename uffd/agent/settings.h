@@ -79,6 +79,12 @@ void fp_settings_find_typos(void (*found)(const char *name, const char *meant));
 /* `farpage run` sets this variable to the folder for the pages of its processes. */
 #define FP_SETTINGS_STATS_DIR "FARPAGE_RUN_DIR"
 
+/*
+ * The value of secret_file that means no secret, whatever the configuration file says. A private
+ * node has none, so its clients must not expect one.
+ */
+#define FP_SETTINGS_NO_SECRET "none"
+
 /* The agent's options for these settings. They point into settings. */
 struct fp_agent_options fp_settings_agent_options(const struct fp_settings *settings);
 
