@@ -313,6 +313,11 @@ const char *fp_fault_kind_name(enum fp_fault_kind kind)
 	return names[kind];
 }
 
+bool fp_stats_node_is_trouble(uint32_t state)
+{
+	return state != FP_STATS_NODE_UP && state != FP_STATS_NODE_UNASKED;
+}
+
 const char *fp_stats_node_state_name(uint32_t state)
 {
 	static const char *const names[FP_STATS_NODE_STATES] = {
@@ -320,6 +325,7 @@ const char *fp_stats_node_state_name(uint32_t state)
 	    [FP_STATS_NODE_OPEN] = "cut off",
 	    [FP_STATS_NODE_HALF_OPEN] = "reconnecting",
 	    [FP_STATS_NODE_LOST] = "lost",
+	    [FP_STATS_NODE_UNASKED] = "not yet connected",
 	};
 
 	return state < FP_STATS_NODE_STATES ? names[state] : "?";

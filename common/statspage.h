@@ -46,6 +46,7 @@ enum fp_stats_node_state {
 	FP_STATS_NODE_OPEN,      /* cut off: faults that need the node wait */
 	FP_STATS_NODE_HALF_OPEN, /* cut off, and an attempt to reach it is under way */
 	FP_STATS_NODE_LOST,      /* gone for good, with the pages that only it held */
+	FP_STATS_NODE_UNASKED,   /* a forked child has not needed it yet: nothing is known of it */
 	FP_STATS_NODE_STATES
 };
 
@@ -194,8 +195,11 @@ int fp_statspage_owner(const char *name);
  */
 int fp_statspage_maker(const char *name);
 
-/* "up", "cut off", "reconnecting", "lost"; "?" for an unknown state. */
+/* "up", "cut off", "reconnecting", "lost", "not yet connected"; "?" for an unknown state. */
 const char *fp_stats_node_state_name(uint32_t state);
+
+/* True for a node that is neither up nor merely not needed yet. */
+bool fp_stats_node_is_trouble(uint32_t state);
 
 /* "zero", "read", ... */
 const char *fp_fault_kind_name(enum fp_fault_kind kind);

@@ -348,6 +348,8 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	node->n_blocked = 0;
 	node->adoption_wanted = false;
 	node->adopt_at_ns = fp_clock_ns() + delay_ns(node, word);
+	if (fp_breaker_state(word) == FP_BREAKER_CLOSED)
+		atomic_store(&node->error, 0); /* an outage of our parent, which is over */
 	if (!node->load_store)
 		atomic_store(&node->breaker, fp_breaker_inherit(word));
 }

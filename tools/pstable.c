@@ -22,6 +22,8 @@ static const char *mark(const struct fp_stats_node *node)
 	switch ((enum fp_stats_node_state)node->state) {
 	case FP_STATS_NODE_UP:
 		return node->degraded ? "~" : "";
+	case FP_STATS_NODE_UNASKED:
+		return "";
 	case FP_STATS_NODE_LOST:
 		return "!";
 	default:
@@ -119,7 +121,7 @@ static void append_kinds(json_t *list, const struct fp_statspage *page)
 static void append_away(json_t *list, const struct fp_statspage *page)
 {
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0]; i++)
-		if (page->node[i].state != FP_STATS_NODE_UP)
+		if (fp_stats_node_is_trouble(page->node[i].state))
 			json_array_append_new(list,
 			                      json_pack("{s:i, s:o, s:s}", "pid", page->pid, "node",
 			                                fp_tool_json_string(way(&page->node[i])), "state",

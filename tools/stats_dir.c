@@ -357,6 +357,20 @@ uint64_t fp_stats_dir_faults(const struct fp_statspage *page)
 	return sum;
 }
 
+/*
+ * The sum has the worst state of any process. A process that has not needed the node says nothing
+ * about it.
+ */
+static void add_state(struct fp_stats_node *node, const struct fp_stats_node *from)
+{
+	bool knows_none = !node->url[0] || node->state == FP_STATS_NODE_UNASKED;
+
+	if (!knows_none && from->state == FP_STATS_NODE_UNASKED)
+		return;
+	node->state = knows_none ? from->state : FP_MAX(node->state, from->state);
+	node->up = knows_none ? from->up : node->up && from->up;
+}
+
 static void add_node(struct fp_statspage *sum, const struct fp_stats_node *from)
 {
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++) {
@@ -364,9 +378,8 @@ static void add_node(struct fp_statspage *sum, const struct fp_stats_node *from)
 
 		if (node->url[0] && strcmp(node->url, from->url) != 0)
 			continue;
-		node->up = node->url[0] ? node->up && from->up : from->up;
+		add_state(node, from);
 		/* in the sum, each of these fields has the worst value of any process */
-		node->state = FP_MAX(node->state, from->state);
 		node->degraded |= from->degraded;
 		node->spent |= from->spent;
 		node->heartbeat_ns = FP_MAX(node->heartbeat_ns, from->heartbeat_ns);

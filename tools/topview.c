@@ -284,7 +284,7 @@ static unsigned node_troubles(const struct fp_toprow *row, const struct fp_stats
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && node[i].url[0]; i++) {
-		if (node[i].state == FP_STATS_NODE_UP)
+		if (!fp_stats_node_is_trouble(node[i].state))
 			continue;
 		if (troubled)
 			troubled[n] = &node[i];

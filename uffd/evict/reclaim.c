@@ -176,13 +176,20 @@ static_assert((int)FP_STATS_NODE_UP == (int)FP_BREAKER_CLOSED &&
                   (int)FP_STATS_NODE_LOST == (int)FP_BREAKER_LOST,
               "the states of the file are the store's");
 
+static enum fp_stats_node_state node_state(const struct fp_store_node *info)
+{
+	bool is_unasked = info->adopting && !info->up && info->state != FP_BREAKER_LOST && !info->last_error;
+
+	return is_unasked ? FP_STATS_NODE_UNASKED : (enum fp_stats_node_state)info->state;
+}
+
 static void publish_node(const struct fp_store *store, unsigned node, struct fp_stats_node *stats)
 {
 	struct fp_store_node info;
 
 	fp_store_node_info(store, node, &info);
 	atomic_store(&stats->up, info.up);
-	atomic_store(&stats->state, (uint32_t)info.state);
+	atomic_store(&stats->state, (uint32_t)node_state(&info));
 	atomic_store(&stats->degraded, info.degraded);
 	atomic_store(&stats->spent, info.spent);
 	atomic_store(&stats->leased_bytes, info.leased_bytes);
