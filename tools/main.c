@@ -14,7 +14,7 @@ static const struct fp_tool farpage = {
     .label = "command",
     .help = "usage: farpage [OPTION] COMMAND [ARG...]\n"
             "\n"
-            "`farpage COMMAND --help` tells more; man farpage-COMMAND tells all. Commands:\n",
+            "`farpage help COMMAND` tells more; man farpage-COMMAND tells all. Commands:\n",
     .commands = commands,
 };
 

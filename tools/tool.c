@@ -37,18 +37,37 @@ static bool is_option(int argc, char **argv, const char *letter, const char *wor
 	return argc > 1 && (strcmp(argv[1], letter) == 0 || strcmp(argv[1], word) == 0);
 }
 
+/* NULL, with a message: the tool has no such subcommand. */
+static const struct fp_tool *find_command(const struct fp_tool *tool, const char *name)
+{
+	for (const struct fp_tool *const *t = tool->commands; *t; t++)
+		if (strcmp((*t)->name, name) == 0)
+			return *t;
+	fp_log(FP_LOG_ERROR, name, "no such command");
+	print_usage(tool);
+	return NULL;
+}
+
+/* `farpage help bench fault`: names are those after the word help. */
+static int help_on(const struct fp_tool *tool, char **names)
+{
+	for (; tool && tool->commands && *names; names++)
+		tool = find_command(tool, *names);
+	return tool ? fp_tool_help(tool) : FP_EXIT_USAGE;
+}
+
 int fp_tool_dispatch(const struct fp_tool *tool, int argc, char **argv)
 {
-	if (is_option(argc, argv, "-h", "--help"))
+	const struct fp_tool *command;
+
+	if (argc <= 1 || is_option(argc, argv, "-h", "--help"))
 		return fp_tool_help(tool);
 	if (is_option(argc, argv, "-V", "--version"))
 		return fp_tool_version(tool);
-	for (const struct fp_tool *const *t = tool->commands; argc > 1 && *t; t++)
-		if (strcmp((*t)->name, argv[1]) == 0)
-			return start(*t, argc - 1, argv + 1);
-	fp_log(FP_LOG_ERROR, argc > 1 ? argv[1] : tool->label, "no such command");
-	print_usage(tool);
-	return FP_EXIT_USAGE;
+	if (strcmp(argv[1], "help") == 0)
+		return help_on(tool, argv + 2);
+	command = find_command(tool, argv[1]);
+	return command ? start(command, argc - 1, argv + 1) : FP_EXIT_USAGE;
 }
 
 void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...)

@@ -42,7 +42,10 @@ struct fp_tool {
 
 extern const struct fp_tool fp_tool_run, fp_tool_hist, fp_tool_ps, fp_tool_top, fp_tool_node, fp_tool_bench;
 
-/* Runs the subcommand that argv[1] names, or its help. Returns the exit status. */
+/*
+ * Runs the subcommand that argv[1] names, or prints help: without any argument, for --help, and for
+ * the word help with names of subcommands. Returns the exit status.
+ */
 int fp_tool_dispatch(const struct fp_tool *tool, int argc, char **argv);
 
 /* Prints "farpage: LABEL: text" on stderr (unless format is NULL) and the usage, and ends the

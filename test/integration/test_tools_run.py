@@ -245,6 +245,38 @@ class Program(toolcase.ToolCase):
             self.assertIn(word, err)
         self.assertEqual(self.farpage("hist", "--stats-file", stats)[0], 0)
 
+    def test_help_without_a_mistake(self):
+        """What there is, for who asks; each way gives what --help gives."""
+        for same, words in (("--help", ()), ("--help", ("help",)), ("bench --help", ("bench",)), ("run --help", ("help", "run")),
+                            ("bench fault --help", ("help", "bench", "fault")), ("bench fault --help", ("bench", "help", "fault"))):
+            with self.subTest(words):
+                outcome = self.farpage(*words)
+                self.assertEqual((outcome[0], outcome[2]), (0, ""))
+                self.assertEqual(outcome, self.farpage(*same.split()))
+        self.assertFails(self.farpage("help", "nosuch"), 2, "nosuch: no such command")
+
+    def test_private_node_needs_no_secret(self):
+        """Neither a secret of the environment nor one of the file keeps a program from its private
+        node, and systemd's socket of the program is not the node's."""
+        secret = self.path("secret", "xyzzy-xyzzy-xyzzy\n")
+        os.chmod(secret, 0o600)
+        for env in ({"FARPAGE_SECRET_FILE": secret}, {"FARPAGE_CONFIG": self.path("far.yaml", f"secret_file: {secret}\n")}):
+            with self.subTest(env):
+                self.assertEqual(self.farpage("run", *SMALL, "true", env=env), (0, b"", ""))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(self.path("notify"))
+            self.assertEqual(self.farpage("run", *SMALL, "true", env={"NOTIFY_SOCKET": self.path("notify")})[0], 0)
+            notify.setblocking(False)
+            self.assertRaises(BlockingIOError, notify.recv, 4096)
+
+    def test_report_of_children_that_needed_no_node(self):
+        """Forked children that never touched a far page know nothing of the node, and say so."""
+        with farpaged.Farpaged(farpaged.BOTH) as node:
+            status, _, err = self.farpage("run", "--local-memory", "16M", "--report", "--node", node.urls[1], "--", "sh", "-c", "date | cat")
+        self.assertEqual(status, 0, err)
+        self.assertNotIn("cut off", err)
+        self.assertRegex(err, r"\b(up|not yet connected)\b")
+
     def test_report_of_a_short_program(self):
         """Its peak is known, though it is over before anybody looks, and however it ends."""
         for end in ("pass", "import os; os._exit(0)", "import os; os.kill(os.getpid(), 9)"):

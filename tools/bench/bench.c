@@ -17,7 +17,7 @@ const struct fp_tool fp_tool_bench = {
     .summary = "what faults, links, passes over far memory and whole programs cost here",
     .help = "usage: farpage bench fault|link|touch|apps [--json] [OPTION...]\n"
             "\n"
-            "`farpage bench fault --help` and so on tell more. Benches:\n",
+            "`farpage help bench fault` and so on tell more. Benches:\n",
     .commands = benches,
     .main = bench_main,
 };
