@@ -55,7 +55,8 @@ static const char *explain_connection(int error)
 	case -EPROTO:
 		return "what answers there is no memory node";
 	case -EPROTONOSUPPORT:
-		return "the node speaks another version of the protocol: update the older side";
+		return "the node speaks another version of the protocol: compare farpage --version here with "
+		       "farpaged --version there, and update the older one";
 	case -EINVAL:
 		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
 	case -ENAMETOOLONG:
