@@ -180,6 +180,11 @@ const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 	return format(value, i == 0 ? 0 : 1, names[i], buf, len);
 }
 
+const char *fp_plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 const char *fp_time_format(uint64_t ns, char *buf, size_t len)
 {
 	static const char *const names[] = {"ns", "µs", "ms", "s"};

@@ -32,6 +32,9 @@ int fp_time_parse(const char *text, uint64_t *ret_ns);
  */
 int fp_percent_parse(const char *text, uint64_t *ret_hundredths);
 
+/* The ending of a noun after the number n: "" or "s". */
+const char *fp_plural(uint64_t n);
+
 /* Writes "64.0 MiB", "3.2 GiB", "512 B" into buf (at least 16 bytes) and returns buf. */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len);
 

@@ -12,6 +12,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "request.h"
+#include "units.h"
 #include "node_server.h"
 
 static int refuse(struct fp_conn *conn, int r, struct fp_refusal refusal)
@@ -269,8 +270,9 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
 	fp_conn_enter(conn, session);
 	server->own.counters.resumed++;
-	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
-	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u lease%s",
+	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n,
+	       fp_plural(session->leases.n));
 	return 0;
 }
 

@@ -7,6 +7,7 @@
  * same instant.
  */
 #include "log_throttle.h"
+#include "units.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -61,8 +62,8 @@ static void tell_left_out(struct topic *topic)
 	if (!topic->left_out || !takes_line())
 		return;
 	telling = true;
-	fp_log(FP_LOG_WARNING, topic->subsystem, "%llu lines were left out here: too many at once",
-	       topic->left_out);
+	fp_log(FP_LOG_WARNING, topic->subsystem, "left out here: %llu line%s, too many at once",
+	       topic->left_out, fp_plural(topic->left_out));
 	telling = false;
 	topic->left_out = 0;
 }

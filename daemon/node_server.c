@@ -21,6 +21,7 @@
 #include "notify.h"
 #include "node_server_rdma.h"
 #include "status.h"
+#include "units.h"
 
 #define TICK_NS       (250 * FP_NSEC_PER_MSEC)
 #define STALL_NS      (4 * TICK_NS) /* a tick that comes so late: the node stood still */
@@ -57,8 +58,8 @@ void fp_node_server_refused(struct fp_node_server *server, const struct fp_conn 
 		return;
 	fp_refusal_explain(refusal, text, sizeof(text));
 	if (untold)
-		snprintf(more, sizeof(more), " (and %llu times since the last such line)",
-		         (unsigned long long)untold);
+		snprintf(more, sizeof(more), " (and %llu time%s since the last such line)",
+		         (unsigned long long)untold, fp_plural(untold));
 	fp_log(FP_LOG_WARNING, "refused", "%s to %s at %s, client %s: %s%s%s%s%s", what,
 	       conn->hello.client_name, conn->peer, client_name(conn), *text ? text : "out of memory",
 	       *bound ? " (" : "", bound, *bound ? ")" : "", more);
@@ -166,8 +167,8 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	unsigned long long leases = session->leases.n, mib = session->leases.leased_bytes >> 20;
 
 	fp_log(session->is_operator ? FP_LOG_DEBUG : FP_LOG_INFO, "session",
-	       "%llu: %s at %s ends: it gives back %llu leases, %llu MiB; read %llu MiB, wrote %llu MiB",
-	       (unsigned long long)session->id, session->name, session->peer, leases, mib,
+	       "%llu: %s at %s ends: it gives back %llu lease%s, %llu MiB; read %llu MiB, wrote %llu MiB",
+	       (unsigned long long)session->id, session->name, session->peer, leases, fp_plural(leases), mib,
 	       (unsigned long long)session->read_bytes >> 20,
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(session);
@@ -229,7 +230,7 @@ static void cut_off_session(struct fp_node_server *server, struct fp_node_sessio
 {
 	uint64_t grace_ns = session->grace_ns;
 
-	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is cut off: its %u leases are kept for %llu ms",
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is cut off: its leases (%u) are kept for %llu ms",
 	       (unsigned long long)session->id, session->name, session->peer, session->leases.n,
 	       (unsigned long long)(grace_ns / FP_NSEC_PER_MSEC));
 	fp_node_session_disarm(session);

@@ -260,9 +260,9 @@ static int handle_adopt(struct fp_conn *conn)
 		return r;
 	adopted.n_leases = conn->session->leases.n;
 	fp_conn_charge(conn, FP_LEASE_COST * conn->session->leases.capacity);
-	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s adopts the %u leases of %llu",
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s adopts the %u lease%s of %llu",
 	       (unsigned long long)conn->session->id, conn->session->name, conn->peer, adopted.n_leases,
-	       (unsigned long long)parent->id);
+	       fp_plural(adopted.n_leases), (unsigned long long)parent->id);
 	fp_wire_adopted_encode(&adopted, payload);
 	fp_request_answer(conn, FP_WIRE_ADOPTED, payload, sizeof(payload));
 	return 0;

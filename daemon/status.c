@@ -247,8 +247,10 @@ const char *fp_status_line(struct fp_node_server *server, char *buf, size_t len)
 
 	fp_pools_leased(&server->pools, &leases, &leased_bytes);
 	fp_pools_sum(&server->pools, false, &size_bytes, &free_bytes);
-	snprintf(buf, len, "%s%u sessions hold %llu leases, %s of %s", server->draining ? "draining: " : "",
-	         server->sessions.n, (ull)leases, fp_size_format(leased_bytes, leased, sizeof(leased)),
+	snprintf(buf, len, "%s%u session%s hold%s %llu lease%s, %s of %s",
+	         server->draining ? "draining: " : "", server->sessions.n, fp_plural(server->sessions.n),
+	         server->sessions.n == 1 ? "s" : "", (ull)leases, fp_plural(leases),
+	         fp_size_format(leased_bytes, leased, sizeof(leased)),
 	         fp_size_format(size_bytes, size, sizeof(size)));
 	return buf;
 }

@@ -54,12 +54,13 @@ static void explain_places(const struct fp_refusal *refusal, const char *what, c
 	int n;
 
 	if (refusal->is_share)
-		n = snprintf(buf, len,
-		             "the client has %llu %s, as many as one client may have (three quarters of %s)",
-		             (ull)refusal->used, what, setter);
+		n = snprintf(
+		    buf, len,
+		    "the client has %llu %s%s, as many as one client may have (three quarters of %s)",
+		    (ull)refusal->used, what, fp_plural(refusal->used), setter);
 	else
-		n = snprintf(buf, len, "the node has %llu %s, as many as %s allows", (ull)refusal->used, what,
-		             setter);
+		n = snprintf(buf, len, "the node has %llu %s%s, as many as %s allows", (ull)refusal->used,
+		             what, fp_plural(refusal->used), setter);
 	if ((size_t)n < len && refusal->by_files)
 		snprintf(buf + n, len - (size_t)n, ": raise " FILES);
 	else if ((size_t)n < len)
@@ -112,9 +113,9 @@ static void explain_number(const struct fp_refusal *refusal, char *buf, size_t l
 	switch (refusal->cause) {
 	case FP_REFUSAL_LEASES:
 		snprintf(buf, len,
-		         "the session has %llu leases, as many as max_leases allows: raise "
+		         "the session has %llu lease%s, as many as max_leases allows: raise "
 		         "limits.max_leases " RELOAD,
-		         used);
+		         used, fp_plural(used));
 		break;
 	case FP_REFUSAL_MAPPED_LEASES:
 		if (!limit) {
@@ -122,26 +123,26 @@ static void explain_number(const struct fp_refusal *refusal, char *buf, size_t l
 			         "the node has no file descriptor left for the lease: raise " FILES);
 			break;
 		}
-		snprintf(buf, len, "%s %llu leases that are mapped (shm), as many as %s: raise " FILES,
-		         refusal->is_share ? "the client has" : "the node has", used,
+		snprintf(buf, len, "%s %llu lease%s that are mapped (shm), as many as %s: raise " FILES,
+		         refusal->is_share ? "the client has" : "the node has", used, fp_plural(used),
 		         refusal->is_share ? "one client may have" : "half of LimitNOFILE= allows");
 		break;
 	case FP_REFUSAL_UNRECEIVED:
 		snprintf(buf, len,
-		         "the client has not received the descriptors of its last %llu leases: it must "
+		         "the client has not received the descriptors of its last %llu lease%s: it must "
 		         "read the node's answers first",
-		         limit);
+		         limit, fp_plural(limit));
 		break;
 	case FP_REFUSAL_LINKS:
 		snprintf(buf, len,
-		         "the session has %llu links, as many as a session may have: close some of "
+		         "the session has %llu link%s, as many as a session may have: close some of "
 		         "them",
-		         limit);
+		         limit, fp_plural(limit));
 		break;
 	case FP_REFUSAL_OPERATORS:
 		snprintf(buf, len,
-		         "%s %llu sessions of operators, as many as %s: end one of them (farpage node)",
-		         refusal->is_share ? "the client has" : "the node has", used,
+		         "%s %llu session%s of operators, as many as %s: end one of them (farpage node)",
+		         refusal->is_share ? "the client has" : "the node has", used, fp_plural(used),
 		         refusal->is_share ? "one client may have" : "there may be");
 		break;
 	default: /* FP_REFUSAL_ADOPTED_LEASES */
@@ -188,10 +189,10 @@ const char *fp_refusal_explain(const struct fp_refusal *refusal, char *buf, size
 		snprintf(buf, len, "the client does not speak the protocol of this version");
 		break;
 	case FP_REFUSAL_SESSIONS:
-		explain_places(refusal, "sessions", "max_sessions", buf, len);
+		explain_places(refusal, "session", "max_sessions", buf, len);
 		break;
 	case FP_REFUSAL_CONNECTIONS:
-		explain_places(refusal, "connections", "max_connections", buf, len);
+		explain_places(refusal, "connection", "max_connections", buf, len);
 		break;
 	case FP_REFUSAL_RIGHT:
 		explain_right(refusal, buf, len);

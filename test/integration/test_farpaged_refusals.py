@@ -149,7 +149,7 @@ class Refusals(NodeCase):
         lines = [line for line in node.log().splitlines() if "refused: " in line]
         self.assertEqual(len(lines), 2, lines)
         self.assertIn("quota of 2.0 MiB has 2.0 MiB left", lines[0])
-        self.assertIn("the session has 1 leases", lines[1])
+        self.assertIn("the session has 1 lease,", lines[1])
 
 
 class Operators(NodeCase):

@@ -38,7 +38,7 @@ class Term(NodeCase):
             session.link()
             node.signal(number)
             self.assertEqual(node.wait(), 0)
-            self.assertIn("1 sessions hold 1 leases, 1.0 MiB of 64.0 MiB", node.log())
+            self.assertIn("1 session holds 1 lease, 1.0 MiB of 64.0 MiB", node.log())
             self.assertFalse(os.path.exists(node.socket_path))
 
     def test_requests_under_way(self):
@@ -122,7 +122,7 @@ class Notify(NodeCase):
             node = self.start(BOTH)
             self.await_state(notify, "READY=1", "STATUS=0 sessions hold 0 leases")
             session = node.session()
-            self.await_state(notify, "STATUS=1 sessions hold 0 leases")
+            self.await_state(notify, "STATUS=1 session holds 0 leases")
             session.close()
             self.await_state(notify, "STATUS=0 sessions")
             node.signal(signal.SIGHUP)

@@ -138,7 +138,7 @@ class Refused(toolcase.ToolCase):
                 "    try: bytearray(100 << 20)\n    except MemoryError: pass")
         status, _, err = self.run_far(node, options=("--deadline", "1s"), code=code)
         self.assertEqual(status, 0, err)
-        limit = f"node {node.url}: the node has 1 sessions, as many as max_sessions allows: raise limits.max_sessions"
+        limit = f"node {node.url}: the node has 1 session, as many as max_sessions allows: raise limits.max_sessions"
         self.assertIn(f"of far memory was refused (ENOMEM): {limit}", err)
         self.assertGreater(self.refused(node, "max_sessions"), 0)
 
