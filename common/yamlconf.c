@@ -430,7 +430,8 @@ static int fail_unknown(struct reader *r, const yaml_event_t *key, const struct 
 	char allowed[256] = "";
 
 	for (; fields->key; fields++)
-		list_add(allowed, sizeof(allowed), fields->key);
+		if (fields->type != FP_CONF_NOTHING)
+			list_add(allowed, sizeof(allowed), fields->key);
 	return fail(r, &key->start_mark, "unknown key '%.60s'; allowed here: %s", scalar(key), allowed);
 }
 

@@ -271,8 +271,9 @@ class Program(toolcase.ToolCase):
 
     def test_report_of_children_that_needed_no_node(self):
         """Forked children that never touched a far page know nothing of the node, and say so."""
-        with farpaged.Farpaged(farpaged.BOTH) as node:
-            status, _, err = self.farpage("run", "--local-memory", "16M", "--report", "--node", node.urls[1], "--", "sh", "-c", "date | cat")
+        node = SecretNode(self, "the right one of two")
+        status, _, err = self.farpage("run", "--local-memory", "16M", "--report", "--node", node.url, "--secret-file", self.path("node.secret"),
+                                      "sh", "-c", "date | cat")
         self.assertEqual(status, 0, err)
         self.assertNotIn("cut off", err)
         self.assertRegex(err, r"\b(up|not yet connected)\b")

@@ -175,6 +175,40 @@ static void sums_are_right(void **state)
 	free(one);
 }
 
+/* A process that has not needed the node says nothing of it, whichever page comes first. */
+static void unasked_nodes_count_last(void **state)
+{
+	static const struct {
+		enum fp_stats_node_state first, second, sum;
+	} cases[] = {
+	    {FP_STATS_NODE_UP, FP_STATS_NODE_UNASKED, FP_STATS_NODE_UP},
+	    {FP_STATS_NODE_UNASKED, FP_STATS_NODE_UP, FP_STATS_NODE_UP},
+	    {FP_STATS_NODE_UNASKED, FP_STATS_NODE_OPEN, FP_STATS_NODE_OPEN},
+	    {FP_STATS_NODE_LOST, FP_STATS_NODE_UNASKED, FP_STATS_NODE_LOST},
+	    {FP_STATS_NODE_UNASKED, FP_STATS_NODE_UNASKED, FP_STATS_NODE_UNASKED},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct fp_statspage *sum = calloc(1, sizeof(*sum)), *one = calloc(1, sizeof(*one));
+
+		assert_true(sum && one);
+		one->magic = FP_STATSPAGE_MAGIC;
+		set_node(one, 0, "tcp://a", 1);
+		one->node[0].state = cases[i].first;
+		one->node[0].up = cases[i].first == FP_STATS_NODE_UP;
+		fp_stats_dir_add(sum, one);
+		one->node[0].state = cases[i].second;
+		one->node[0].up = cases[i].second == FP_STATS_NODE_UP;
+		fp_stats_dir_add(sum, one);
+		assert_int_equal(sum->node[0].state, cases[i].sum);
+		assert_int_equal(sum->node[0].up, cases[i].sum == FP_STATS_NODE_UP);
+		free(sum);
+		free(one);
+	}
+	assert_false(fp_stats_node_is_trouble(FP_STATS_NODE_UNASKED));
+	assert_string_equal(fp_stats_node_state_name(FP_STATS_NODE_UNASKED), "not yet connected");
+}
+
 /* Each histogram is added to its own. */
 static void histograms_add_up(void **state)
 {
@@ -199,9 +233,8 @@ static void histograms_add_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(pages_are_found_in_order),
-	    cmocka_unit_test(other_files_stay),
-	    cmocka_unit_test(sums_are_right),
+	    cmocka_unit_test(pages_are_found_in_order), cmocka_unit_test(other_files_stay),
+	    cmocka_unit_test(sums_are_right),           cmocka_unit_test(unasked_nodes_count_last),
 	    cmocka_unit_test(histograms_add_up),
 	};
 
