@@ -4,6 +4,7 @@
  * The agent starts in our constructor. Before that all memory is local, so no interposed call has
  * to start threads and sessions from inside malloc.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include "local.h"
 #include "log.h"
 #include "local_rules.h"
+#include "lookup.h"
 #include "owner.h"
 #include "rawcall.h"
 #include "rlimits.h"
@@ -129,6 +131,28 @@ static int check_owner(const struct fp_settings *settings, const struct fp_agent
 	snprintf(error->text, sizeof(error->text), "%s brings a malloc of its own, which may be far: %s",
 	         file, why);
 	return -ENOTSUP;
+}
+
+/*
+ * Sanitizers give each byte of memory a shadow at a place of their own, and take over the calls
+ * that we take over. Neither can be shared.
+ */
+static int check_sanitizers(struct fp_agent_error *error)
+{
+	static const char *const names[][2] = {{"__asan_init", "AddressSanitizer"},
+	                                       {"__tsan_init", "ThreadSanitizer"},
+	                                       {"__msan_init", "MemorySanitizer"}};
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(names); i++) {
+		if (!fp_lookup_dlsym()(RTLD_DEFAULT, names[i][0]))
+			continue;
+		snprintf(error->text, sizeof(error->text),
+		         "the program is built with %s, which can't share its memory with Farpage: use a "
+		         "build without it",
+		         names[i][1]);
+		return -ENOTSUP;
+	}
+	return 0;
 }
 
 /* ---- the agent ---- */
@@ -243,7 +267,9 @@ __attribute__((constructor)) static void begin(void)
 	int saved = errno, r;
 
 	fp_shim_enter_local();
-	r = start(&error);
+	r = check_sanitizers(&error);
+	if (r == 0)
+		r = start(&error);
 	fp_shim_leave_local();
 	if (r < 0)
 		fp_end_refused("preload", "%s", error.text);
