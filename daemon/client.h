@@ -37,6 +37,7 @@ struct fp_client {
 	unsigned n_sessions; /* without those of operators */
 	unsigned n_conns;    /* those with FP_CONN_PLACE_CONNECTION */
 	unsigned n_operators;
+	unsigned n_waiting_fds; /* see struct fp_clients */
 	/*
 	 * The number of the client's shareable pieces of memory. A piece counts until the pool has
 	 * it back.
@@ -63,7 +64,9 @@ struct fp_clients {
 	struct fp_client *first;
 	unsigned n;
 	unsigned n_conns, n_operators; /* of all clients */
-	bool alone;                    /* the node has only one user, who may use all of it */
+	/* Descriptors that are open, or will be, for answers that have not been sent yet. */
+	unsigned n_waiting_fds;
+	bool alone; /* the node has only one user, who may use all of it */
 };
 
 /*

@@ -26,8 +26,9 @@
 
 #define CONTROL_REQUESTS 16 /* unanswered requests on a control connection, whose answers can be long */
 /* How much a quiet connection receives at once: enough for a WRITE of one page. */
-#define IDLE_BYTES 8192u
-#define HELD_BYTES (128u << 10) /* memory that the answers of one connection may hold, roughly */
+#define IDLE_BYTES      8192u
+#define MIN_WAITING_FDS 8u
+#define HELD_BYTES      (128u << 10) /* memory that the answers of one connection may hold, roughly */
 /* What a connection receives at once while its client holds too much: the longest request. */
 #define SCANTY_BYTES (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)
 
@@ -58,11 +59,22 @@ static bool is_scanty(const struct fp_conn *conn)
 	return conn->client && conn->client->held_bytes[conn->shard->idx] >= FP_CLIENT_HELD_BYTES;
 }
 
+static void count_fds(struct fp_conn *conn, unsigned n)
+{
+	conn->client->n_waiting_fds += n - conn->n_waiting_fds;
+	conn->client->clients->n_waiting_fds += n - conn->n_waiting_fds;
+	conn->n_waiting_fds = n;
+}
+
 void fp_conn_unhold(struct fp_conn *conn)
 {
-	if (conn->client)
+	if (conn->client) {
 		conn->client->held_bytes[conn->shard->idx] -= conn->held_bytes;
+		if (conn->n_waiting_fds) /* only the main loop passes descriptors */
+			count_fds(conn, 0);
+	}
 	conn->held_bytes = 0;
+	conn->n_waiting_fds = 0;
 }
 
 static void hold(struct fp_conn *conn)
@@ -72,6 +84,8 @@ static void hold(struct fp_conn *conn)
 		return;
 	conn->held_bytes = conn->outbox.held_bytes + conn->stash_bytes;
 	conn->client->held_bytes[conn->shard->idx] += conn->held_bytes;
+	if (conn->session && conn->session->memfd)
+		count_fds(conn, conn->outbox.n_fds + conn->leasing);
 }
 
 /*
@@ -254,12 +268,30 @@ static bool owes_fds(struct fp_conn *conn)
 	return conn->fds_out;
 }
 
-bool fp_conn_promise_fd(struct fp_conn *conn)
+int fp_conn_promise_fd(struct fp_conn *conn, struct fp_refusal *refusal)
 {
+	const struct fp_client *client = conn->client;
+	uint64_t max = FP_MAX(conn->server->max_fds / 4, MIN_WAITING_FDS);
+	uint64_t share = fp_client_share(client, max);
+
+	*refusal =
+	    (struct fp_refusal){.cause = FP_REFUSAL_UNRECEIVED, .limit = FP_CONN_FDS, .used = FP_CONN_FDS};
 	if (owes_fds(conn) && conn->fds_out == FP_CONN_FDS)
-		return false;
+		return -ENOSPC;
+	*refusal = (struct fp_refusal){.cause = FP_REFUSAL_UNRECEIVED,
+	                               .by_files = true,
+	                               .limit = max,
+	                               .used = client->clients->n_waiting_fds};
+	if (client->clients->n_waiting_fds >= max)
+		return -ENOSPC;
+	refusal->is_share = true;
+	refusal->limit = share;
+	refusal->used = client->n_waiting_fds;
+	if (client->n_waiting_fds >= share)
+		return -ENOSPC;
+	refusal->cause = FP_REFUSAL_NONE;
 	conn->fds_out++;
-	return true;
+	return 0;
 }
 
 /* ---- sending ---- */

@@ -99,7 +99,9 @@ struct fp_conn {
 	uint8_t *stash;
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
-	size_t held_bytes; /* what its client's held_bytes has of this connection */
+	/* What its client's counts have of this connection. */
+	size_t held_bytes;
+	unsigned n_waiting_fds;
 	/* Descriptors sent to the peer that, as far as we know, it has not received. */
 	unsigned fds_out;
 	bool passing; /* the send under way carries a descriptor */
@@ -137,13 +139,13 @@ void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
  */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * True if one more descriptor may be sent to the peer. From then on the descriptor counts as in
- * flight, until the peer has received all that we sent. The kernel counts the descriptors in flight
- * of all processes of our user, and refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So
- * each connection may have two in flight, and it ends only after the peer has received them. The
- * limit of connections is low enough for that.
+ * Promises one more descriptor to the peer. 0, or -ENOSPC and *refusal, the limit that was met.
+ * From then on the descriptor counts as in flight, until the peer has received all that we sent.
+ * The kernel counts the descriptors in flight of all processes of our user, and refuses more than
+ * RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So each connection may have two in flight, and it ends
+ * only after the peer has received them. The limit of connections is low enough for that.
  */
-bool fp_conn_promise_fd(struct fp_conn *conn);
+int fp_conn_promise_fd(struct fp_conn *conn, struct fp_refusal *refusal);
 
 /* Answers ERROR. refusal as of fp_reply_new_error. The connection stays open. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,

@@ -99,6 +99,7 @@ void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply)
 		outbox->first = reply;
 	outbox->last = reply;
 	outbox->n++;
+	outbox->n_fds += reply->fd >= 0;
 	outbox->held_bytes += reply->held_bytes;
 }
 
@@ -139,6 +140,7 @@ static void pop(struct fp_outbox *outbox)
 	if (!outbox->first)
 		outbox->last = NULL;
 	outbox->n--;
+	outbox->n_fds -= reply->fd >= 0;
 	outbox->held_bytes -= reply->held_bytes;
 	outbox->sent_bytes = 0;
 	fp_reply_free(reply);

@@ -32,7 +32,7 @@ struct fp_reply {
 
 struct fp_outbox {
 	struct fp_reply *first, *last;
-	unsigned n;
+	unsigned n, n_fds;
 	size_t held_bytes; /* sum over all replies */
 	size_t sent_bytes; /* how much of first is sent */
 };

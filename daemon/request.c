@@ -189,10 +189,9 @@ static int handle_lease(struct fp_conn *conn)
 	request = lease_request(conn, lease.size_bytes);
 	if (!grants_leases(conn->server))
 		return refuse(conn, -ESHUTDOWN, (struct fp_refusal){.cause = FP_REFUSAL_DRAINING});
-	if (request.shareable && !fp_conn_promise_fd(conn))
-		return refuse(conn, -ENOSPC,
-		              (struct fp_refusal){
-		                  .cause = FP_REFUSAL_UNRECEIVED, .limit = FP_CONN_FDS, .used = FP_CONN_FDS});
+	r = request.shareable ? fp_conn_promise_fd(conn, &conn->refusal) : 0;
+	if (r < 0)
+		return r;
 	r = fp_node_lease_grant(&conn->session->leases, &conn->server->pools, &request);
 	if (r < 0)
 		return r;

@@ -4,11 +4,12 @@ import contextlib
 import fcntl
 import mmap
 import os
+import resource
 import signal
 import struct
 import time
 
-from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, Farpaged, NodeCase, Refused, frame, main
+from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, PING, RELEASE, Farpaged, NodeCase, Refused, frame, main
 from memcgroup import MemoryCgroup, find_parent
 
 MIB = 1 << 20
@@ -354,6 +355,25 @@ class Limited(Case):
         self.refused(FULL, session.lease, 128 * MIB)
         _, memory = self.lease_mapped(session, 32 * MIB)
         memory[:] = b"n" * (32 * MIB)
+
+
+class Waiting(Case):
+    def test_descriptors_behind_unread_answers(self):
+        """They are open in the node. However many there are, a connection more finds one."""
+        node = self.start(config("2G"), preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)))
+        sessions = []
+        with self.assertRaises(Refused):  # three quarters of the connections
+            while True:
+                sessions.append(node.session(features=MEMFD))
+                # more than fits into the socket, less than makes the node stop reading
+                sessions[-1].send(frame(PING, bytes(4096)) * 56 + frame(LEASE, struct.pack("<QII", 4096, 0, 0)) * 2)
+        operator = node.session(node.urls[1])
+        operator.await_status(lambda s: any(r["cause"] == "unreceived" for r in s["refusals"]))
+        fds = f"/proc/{node.process.pid}/fd"
+        memfds = sum(os.readlink(f"{fds}/{fd}").startswith("/memfd:") for fd in os.listdir(fds))
+        self.assertLessEqual(memfds, 256 + 32)
+        for session in sessions:
+            session.close()
 
 
 class LeastLease(Case):

@@ -399,14 +399,15 @@ static void test_promised_descriptors(void **state)
 /* A promise counts from the request on, before the descriptor is there. */
 static void test_promise_of_a_lease_that_is_made(void **state)
 {
+	struct fp_refusal refusal;
 	struct peer peer = peer_open(false, FP_WIRE_FEATURE_MEMFD);
 
 	rig.hold_worker = true;
 	peer_send_lease(&peer, MIB);
 	AWAIT(peer.conn->leasing && peer.conn->outbox.n == 0);
-	assert_true(fp_conn_promise_fd(peer.conn));
+	assert_int_equal(fp_conn_promise_fd(peer.conn, &refusal), 0);
 	assert_int_equal(peer.conn->fds_out, 2);
-	assert_false(fp_conn_promise_fd(peer.conn));
+	assert_int_equal(fp_conn_promise_fd(peer.conn, &refusal), -ENOSPC);
 	rig_release_worker();
 	peer_expect(&peer, FP_WIRE_LEASED, sizeof(struct fp_wire_leased));
 	peer_close(&peer);
