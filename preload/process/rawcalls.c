@@ -5,6 +5,7 @@
  * treatment.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -63,6 +64,8 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return madvise(addr, len, (int)c);
 	case SYS_process_madvise:
 		return process_madvise((int)a, (const struct iovec *)b, (size_t)c, (int)d, (unsigned)e);
+	case SYS_vmsplice:
+		return vmsplice((int)a, (const struct iovec *)b, (size_t)c, (unsigned)d);
 	case SYS_mincore:
 		return mincore(addr, len, (unsigned char *)c);
 	case SYS_msync:

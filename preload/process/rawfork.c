@@ -202,6 +202,7 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_pkey_mprotect] = KIND_OURS,
     [SYS_clone3] = KIND_CHILD,
     [SYS_process_madvise] = KIND_OURS,
+    [SYS_vmsplice] = KIND_OURS,
     [FP_SYS_MSEAL] = KIND_OURS,
     [SYS_io_uring_setup] = KIND_OURS,
     [SYS_set_tid_address] = KIND_OURS,

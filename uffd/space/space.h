@@ -94,6 +94,14 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot);
  * the budget, until it is unmapped. -EAGAIN: a node can't give a page back.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault);
+
+/*
+ * Lends memory to the kernel, which keeps plain references to its pages (vmsplice): UFFDIO_MOVE
+ * does not see these. The whole pages become the kernel's own, with their bytes, until they are
+ * unmapped. At most a quarter of the budget may be lent at any time. Returns 0, -ENOMEM (it would
+ * be more, or the kernel has too many mappings) or -EAGAIN (a node can't give a page back).
+ */
+int fp_space_lend(struct fp_space *space, void *addr, size_t len);
 /* munlock(2): the kernel unlocks, and the memory stays a foreign piece. */
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 

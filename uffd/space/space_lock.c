@@ -17,6 +17,7 @@
 /* How many pages are brought in before they are locked or held. With more, some could leave in
  * between. */
 #define LOCKED_AT_ONCE 64u
+#define LENT_MIN       16u /* pages that may be lent whatever the budget is: as many as a pipe holds */
 
 static size_t bytes(uint32_t start, uint32_t end)
 {
@@ -99,15 +100,18 @@ static void unlock_far(struct fp_space *space, uint32_t start, uint32_t end)
 			munlock(fp_far_addr(space->far, piece.start), bytes(piece.start, piece.end));
 }
 
-/* Gives all far pieces of the range to the kernel. */
-static int give_far(struct fp_space *space, uint32_t start, uint32_t end)
+/* Gives all far pieces of the range to the kernel. lent: FP_PIECE_LENT or 0. */
+static int give_far(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
 {
 	struct fp_piece piece;
 	int r = 0;
 
-	for (; r == 0 && fp_space_next_piece(space, start, end, &piece); start = piece.end)
-		if (!(piece.flags & FP_PIECE_FOREIGN))
-			r = fp_space_give(space, &piece);
+	for (; r == 0 && fp_space_next_piece(space, start, end, &piece); start = piece.end) {
+		if (piece.flags & FP_PIECE_FOREIGN)
+			continue;
+		piece.flags |= lent;
+		r = fp_space_give(space, &piece);
+	}
 	return r;
 }
 
@@ -122,7 +126,7 @@ static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 	if (start < end && mlock2(fp_far_addr(space->far, start), bytes(start, end), MLOCK_ONFAULT) < 0)
 		r = -errno;
 	if (r == 0)
-		r = give_far(space, start, end);
+		r = give_far(space, start, end, 0);
 	if (r < 0)
 		unlock_far(space, start, end);
 	return r;
@@ -179,14 +183,23 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 /* ---- holding ---- */
 
 /* As lock_some, but skips holes and locks nothing. */
-static int hold_some(struct fp_space *space, uint32_t start, uint32_t end)
+static int hold_some(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
 {
 	int r;
 
 	(void)fp_space_populate_as(space, start, end, MADV_POPULATE_READ);
 	fp_space_lock(space);
-	r = give_far(space, start, end);
+	r = give_far(space, start, end, lent);
 	fp_space_unlock(space);
+	return r;
+}
+
+static int hold_all(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
+{
+	int r = 0;
+
+	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
+		r = hold_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end), lent);
 	return r;
 }
 
@@ -195,7 +208,44 @@ int fp_space_hold(struct fp_space *space, void *addr, size_t len)
 	uint32_t start, end;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
-	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
-		r = hold_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end));
-	return r;
+	return r < 0 ? r : hold_all(space, start, end, 0);
+}
+
+/* ---- lending ---- */
+
+/* How many pages of [start, end) are far. */
+static uint64_t count_far(const struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+	uint64_t n = 0;
+
+	for (; fp_space_next_piece(space, start, end, &piece); start = piece.end)
+		n += piece.flags & FP_PIECE_FOREIGN ? 0 : piece.end - piece.start;
+	return n;
+}
+
+static uint64_t count_lent(const struct fp_space *space)
+{
+	const struct fp_piece *p = fp_layout_next(&space->layout, 0);
+	uint64_t n = 0;
+
+	for (; p; p = fp_layout_next(&space->layout, p->end))
+		n += p->flags & FP_PIECE_LENT ? p->end - p->start : 0;
+	return n;
+}
+
+int fp_space_lend(struct fp_space *space, void *addr, size_t len)
+{
+	uint64_t most = FP_MAX(atomic_load(&space->far->budget.pages) / 4, (uint64_t)LENT_MIN), more;
+	uint32_t start, end;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	fp_space_lock(space);
+	more = count_far(space, start, end);
+	if (more > 0 && more + count_lent(space) > most)
+		r = -ENOMEM;
+	fp_space_unlock(space);
+	return r < 0 || more == 0 ? r : hold_all(space, start, end, FP_PIECE_LENT);
 }

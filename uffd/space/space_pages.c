@@ -287,8 +287,10 @@ static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
 /* The piece becomes foreign first, so that nothing is read ahead there from then on. */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 {
-	struct fp_piece foreign = {
-	    .start = piece->start, .end = piece->end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+	struct fp_piece foreign = {.start = piece->start,
+	                           .end = piece->end,
+	                           .flags = FP_PIECE_FOREIGN | (piece->flags & FP_PIECE_LENT),
+	                           .lazy = true};
 	struct fp_piece rest = *piece;
 	uint64_t reserved, none;
 	int r = fp_space_end_filled(space, piece->start, piece->end) ? 0 : -ENOMEM;
@@ -303,6 +305,7 @@ int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 		r = give_pages(space->far, &rest.start, piece->end);
 	(void)fp_space_open_range(space->far, piece->start, piece->end - piece->start, piece->prot);
 	if (r < 0) {
+		rest.flags &= ~(uint32_t)FP_PIECE_LENT;
 		(void)fp_layout_remove(&space->layout, rest.start, rest.end, &none);
 		(void)fp_layout_add(&space->layout, rest);
 	}
