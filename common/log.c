@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "printable.h"
 
 #define PATIENCE_NS (100 * FP_NSEC_PER_MSEC)
 
@@ -96,28 +97,6 @@ static size_t cut_line(char *line, size_t size)
 		end--;
 	memcpy(line + end, "...", 3);
 	return end + 3;
-}
-
-/*
- * True for U+0080 to U+009F in UTF-8: terminals obey them like the control characters below U+0020.
- */
-static bool is_high_control(const char *at, size_t len)
-{
-	return len > 1 && (unsigned char)at[0] == 0xC2 && (unsigned char)at[1] < 0xA0;
-}
-
-/*
- * Replaces control characters, which a peer or a file may have put into the text. Then each event
- * stays on one line, and no control character reaches a terminal.
- */
-static void blank_controls(char *line, size_t len)
-{
-	for (size_t i = 0; i < len; i++) {
-		if ((unsigned char)line[i] < ' ' || line[i] == 0x7F)
-			line[i] = ' ';
-		else if (is_high_control(line + i, len - i))
-			line[i] = line[i + 1] = ' ';
-	}
 }
 
 /*
@@ -203,7 +182,7 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 	}
 	if (len >= sizeof(line))
 		len = cut_line(line, sizeof(line));
-	blank_controls(line, len);
+	fp_printable_blank(line, len, ' ', 0);
 	line[len++] = '\n';
 	if (take ? !take(subsystem, line, len) : fp_log_takes_text())
 		fp_log_write(line, len);

@@ -19,6 +19,7 @@
 
 #include "cleanup.h"
 #include "log.h"
+#include "printable.h"
 #include "units.h"
 
 #define MAX_FILE_BYTES (1u << 20)
@@ -35,17 +36,6 @@ struct reader {
 	struct fp_conf_error *error;
 };
 
-/*
- * Replaces control characters that come from the file, so that the message stays one printable
- * line.
- */
-static void blank_controls(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 0x7F)
-			*text = '?';
-}
-
 /* Writes "FILE:LINE:COLUMN: PATH: message" and returns -EINVAL. */
 __attribute__((format(printf, 3, 4))) static int fail(struct reader *r, const yaml_mark_t *at,
                                                       const char *format, ...)
@@ -61,7 +51,7 @@ __attribute__((format(printf, 3, 4))) static int fail(struct reader *r, const ya
 		vsnprintf(text + n, size - (size_t)n, format, args);
 		va_end(args);
 	}
-	blank_controls(text);
+	fp_printable_blank(text, strlen(text), '?', 0);
 	return -EINVAL;
 }
 
@@ -596,7 +586,7 @@ int fp_conf_refuse(struct fp_conf_error *error, const struct fp_conf_places *pla
 		vsnprintf(error->text + len, size - len, format, args);
 		va_end(args);
 	}
-	blank_controls(error->text);
+	fp_printable_blank(error->text, strlen(error->text), '?', 0);
 	return -EINVAL;
 }
 

@@ -13,6 +13,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "columns.h"
+#include "printable.h"
 #include "units.h"
 
 #define MAX_COLUMNS 32
@@ -38,25 +39,17 @@ static bool is_table(const json_t *value)
 	       (json_array_size(value) == 0 || json_is_object(json_array_get(value, 0)));
 }
 
-/*
- * True for a control character: U+0000 to U+001F, or U+007F to U+009F, which begin with 0xc2 in
- * UTF-8.
- */
-static bool is_control(const unsigned char *c)
-{
-	return *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0);
-}
-
+/* Control and format characters become "?". */
 static const char *printable(const char *text, char buf[CELL_BYTES])
 {
-	const unsigned char *from = (const unsigned char *)text;
-	size_t n = 0;
+	size_t left = strlen(text), n = 0;
 
-	for (; *from && n < CELL_BYTES - 1; from++) {
-		bool control = is_control(from);
+	for (; left && n < CELL_BYTES - 1; n++) {
+		size_t bad = fp_printable_bad(text, left);
 
-		buf[n++] = control ? '?' : (char)*from;
-		from += control && *from == 0xc2;
+		buf[n] = bad ? '?' : *text;
+		text += bad ? bad : 1;
+		left -= bad ? bad : 1;
 	}
 	buf[n] = '\0';
 	return buf;

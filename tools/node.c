@@ -12,6 +12,7 @@
 #include "connect.h"
 #include "log.h"
 #include "node_status.h"
+#include "printable.h"
 #include "secret.h"
 #include "tool.h"
 #include "transport.h"
@@ -28,28 +29,13 @@ struct node_options {
 	const char *url;
 };
 
-/*
- * Blanks control characters, because a node's text may go to a terminal. Those from U+0080 begin
- * with 0xc2 in UTF-8.
- */
-static void blank_controls(char *text)
-{
-	for (char *c = text; *c; c++) {
-		if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f)
-			*c = ' ';
-		else if ((unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 &&
-		         (unsigned char)c[1] < 0xa0)
-			c[0] = c[1] = ' ';
-	}
-}
-
 static int show_status(struct fp_session *session, const struct node_options *options)
 {
 	fp_autofree char *text = NULL;
 	int r = fp_session_status(session, &text);
 
 	if (r == 0)
-		blank_controls(text);
+		fp_printable_blank(text, strlen(text), ' ', true); /* it may go to a terminal */
 	if (r == 0 &&
 	    (options->json || fp_node_status_print(text, options->all, fp_tool_width(stdout) ?: DEFAULT_WIDTH,
 	                                           fp_tool_height(stdout), stdout) < 0))

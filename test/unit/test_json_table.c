@@ -69,6 +69,7 @@ static void objects_have_lines_of_their_own(void **state)
 static void nothing_reaches_the_terminal_but_text(void **state)
 {
 	assert_shown("{\"a\\u001b\":\"b\\n\\u009bc\\u007f\\u00e9\"}", "a? b??c?\xc3\xa9\n");
+	assert_shown("{\"a\":\"x\\u202ey\\u2066z\"}", "a x?y?z\n");
 }
 
 static void long_strings_are_cut(void **state)

@@ -1,0 +1,20 @@
+/*
+ * Characters that may not reach a terminal or a log, because they are no text: a terminal obeys
+ * control characters, and format characters turn the direction of what follows or are not seen.
+ * Room: common. Pure; any thread, also in a signal handler.
+ */
+#ifndef FP_PRINTABLE_H
+#define FP_PRINTABLE_H
+
+#include <stddef.h>
+
+/*
+ * Returns how many bytes the character at `at` has, if it is a control or format character of
+ * UTF-8. 0: it is text. len: how many bytes there are.
+ */
+size_t fp_printable_bad(const char *at, size_t len);
+
+/* Replaces each byte of such characters, except newlines if `lines` is not 0, by `with`. */
+void fp_printable_blank(char *text, size_t len, char with, int lines);
+
+#endif
