@@ -315,6 +315,59 @@ uint64_t fp_config_quota(const struct fp_config *config, const char *client)
 	return secret && secret->quota_bytes ? secret->quota_bytes : config->limits.client_quota_bytes;
 }
 
+/* NULL equals only NULL. */
+static bool same_text(const char *a, const char *b)
+{
+	return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool same_listen(const struct fp_conf_strings *a, const struct fp_conf_strings *b)
+{
+	for (size_t i = 0; a->n == b->n && i < a->n; i++)
+		if (strcmp(a->items[i], b->items[i]) != 0)
+			return false;
+	return a->n == b->n;
+}
+
+static bool same_pools(const struct fp_config *a, const struct fp_config *b)
+{
+	for (unsigned i = 0; a->n_pools == b->n_pools && i < a->n_pools; i++) {
+		const struct fp_pool_config *p = &a->pools[i], *q = &b->pools[i];
+
+		if (strcmp(p->name, q->name) != 0 || p->size_bytes != q->size_bytes ||
+		    p->backing != q->backing || p->numa_node != q->numa_node ||
+		    p->preallocate != q->preallocate)
+			return false;
+	}
+	return a->n_pools == b->n_pools;
+}
+
+const char *fp_config_changes(const struct fp_config *running, const struct fp_config *next, char *buf,
+                              size_t len)
+{
+	const struct fp_rdma_options *a = &running->rdma, *b = &next->rdma;
+	const struct {
+		bool differs;
+		const char *section;
+	} sections[] = {
+	    {!same_listen(&running->listen, &next->listen), "listen"},
+	    {!same_pools(running, next), "pools"},
+	    {running->auth.given != next->auth.given, "auth (on or off)"},
+	    {running->by_hand != next->by_hand || a->device_port != b->device_port ||
+	         !same_text(a->device, b->device),
+	     "rdma"},
+	    {running->shards != next->shards, "shards"},
+	};
+	size_t at = 0;
+
+	*buf = '\0';
+	for (size_t i = 0; i < FP_ARRAY_LEN(sections) && at < len; i++)
+		if (sections[i].differs)
+			at +=
+			    (size_t)snprintf(buf + at, len - at, "%s%s", at ? ", " : "", sections[i].section);
+	return buf;
+}
+
 /* Secrets may change, but a reload never turns them on or off. Off would let everybody in. */
 void fp_config_reload(struct fp_config *running, struct fp_config *next)
 {

@@ -102,6 +102,13 @@ uint64_t fp_config_quota(const struct fp_config *config, const char *client);
  */
 void fp_config_reload(struct fp_config *running, struct fp_config *next);
 
+/*
+ * Names the sections of the file that differ and that only a restart changes: "pools, listen".
+ * Empty if there is none. Returns buf. To be called before fp_config_reload.
+ */
+const char *fp_config_changes(const struct fp_config *running, const struct fp_config *next, char *buf,
+                              size_t len);
+
 enum fp_log_level fp_config_log_level(const struct fp_config *config);
 const char *fp_backing_name(int backing);
 

@@ -327,6 +327,7 @@ static void reload(struct fp_node_server *server)
 {
 	struct fp_config *next;
 	struct fp_conf_error error;
+	char changes[64];
 
 	if (!server->options.config_path) {
 		fp_log(FP_LOG_NOTICE, "config",
@@ -338,12 +339,13 @@ static void reload(struct fp_node_server *server)
 	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
 		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
 	} else {
+		fp_config_changes(server->config, next, changes, sizeof(changes));
 		fp_config_reload(server->config, next);
 		fp_log_init("farpaged", fp_config_log_level(server->config));
-		fp_log(FP_LOG_NOTICE, "config",
-		       "%s: limits, secrets and log level read again; if anything else has changed, "
-		       "restart the node",
-		       server->options.config_path);
+		fp_log(*changes ? FP_LOG_WARNING : FP_LOG_NOTICE, "config",
+		       "%s: limits, secrets and log level read again%s%s", server->options.config_path,
+		       *changes ? "; these have changed too, and wait for a restart of the node: " : "",
+		       changes);
 		fp_config_free(next);
 	}
 	fp_notify(&server->notify, "READY=1");

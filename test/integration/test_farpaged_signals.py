@@ -88,12 +88,12 @@ class Reload(NodeCase):
         self.assertEqual(session.link().read((1, 4, 0)), bytes(4), "what was granted stays")
 
     def test_what_cannot_change(self):
-        for text in (BOTH.replace("64M", "128M"), BOTH.replace("tcp://127.0.0.1:0", "tcp://127.0.0.2:0"),
-                     BOTH + auth("0123456789abcdef")):
+        for text, named in ((BOTH.replace("64M", "128M"), "pools"), (BOTH.replace("tcp://127.0.0.1:0", "tcp://127.0.0.2:0"), "listen"),
+                            (BOTH + auth("0123456789abcdef"), "auth (on or off)"), (BOTH + "shards: 3\nrdma: {}\n", "rdma, shards")):
             node = self.start(BOTH)
             session = node.session()
             session.lease(MIB)
-            self.reload(node, text, "if anything else has changed, restart the node")
+            self.reload(node, text, f"wait for a restart of the node: {named}\n")
             self.assertEqual(session.info()[0], 64 * MIB)
             node.session(node.urls[1]).info()
 
