@@ -135,6 +135,22 @@ bool fp_listen_overlaps(const struct fp_listen_address *a, const struct fp_liste
 	return a->len == b->len && memcmp(&a->sockaddr, &b->sockaddr, a->len) == 0;
 }
 
+/* Binds to any port, which is given back at once. */
+bool fp_listen_is_here(const struct fp_listen_address *address)
+{
+	struct sockaddr_storage any = address->sockaddr;
+	fp_autoclose int fd = -1;
+
+	if (any.ss_family == AF_INET)
+		((struct sockaddr_in *)&any)->sin_port = 0;
+	else if (any.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)&any)->sin6_port = 0;
+	else
+		return true;
+	fd = socket(any.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	return fd < 0 || bind(fd, (const struct sockaddr *)&any, address->len) == 0 || errno != EADDRNOTAVAIL;
+}
+
 bool fp_listen_is_local(const struct fp_listen_address *address)
 {
 	const struct sockaddr *sa = (const struct sockaddr *)&address->sockaddr;

@@ -34,6 +34,9 @@ bool fp_listen_overlaps(const struct fp_listen_address *a, const struct fp_liste
 /* True if a file that is no socket has the path of this UNIX socket now. */
 bool fp_listen_is_taken_by_file(const struct fp_listen_address *address);
 
+/* False if this machine does not have the address now. A port that is in use does not matter. */
+bool fp_listen_is_here(const struct fp_listen_address *address);
+
 /* True if only this machine can reach it: a UNIX socket or a loopback address. */
 bool fp_listen_is_local(const struct fp_listen_address *address);
 

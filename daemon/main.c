@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "listen.h"
 #include "log.h"
 #include "node_server.h"
 #include "units.h"
@@ -331,6 +332,18 @@ static int become_server(const struct arguments *args, const char **ret_user)
 	return 0;
 }
 
+static void warn_addresses(const struct fp_config *config)
+{
+	struct fp_listen_address address;
+
+	for (size_t i = 0; i < config->listen.n; i++)
+		if (fp_listen_parse(config->listen.items[i], &address) == 0 && !fp_listen_is_here(&address))
+			fp_log(FP_LOG_WARNING, "config",
+			       "listen[%zu]: this machine does not have the address of '%s' now: without it, "
+			       "the node does not start",
+			       i, config->listen.items[i]);
+}
+
 /* Returns the exit status. */
 static int check(const struct arguments *args)
 {
@@ -349,9 +362,14 @@ static int check(const struct arguments *args)
 	}
 	fp_pools_warn(config->pools, config->n_pools, false);
 	fp_pools_warn_preallocated(config->pools, config->n_pools);
-	printf("%s: valid%s%s\n", args->config_path, user ? " for the user " : "", user ? user : "");
+	warn_addresses(config);
+	r = fp_pools_check(config->pools, config->n_pools, &error);
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "config", "%s: %s", args->config_path, error.text);
+	else
+		printf("%s: valid%s%s\n", args->config_path, user ? " for the user " : "", user ? user : "");
 	fp_config_free(config);
-	return EXIT_SUCCESS;
+	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 static int run(const struct arguments *args)

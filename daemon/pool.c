@@ -30,17 +30,22 @@
 /* The size of a slice, unless a page is larger. Clearing it takes some hundred microseconds. */
 #define SLICE_BYTES (1ull << 20)
 
-/* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
-static uint64_t huge_page_bytes(void)
+/* The number behind this name in /proc/meminfo. 0: there is no such line. */
+static uint64_t meminfo_number(const char *name)
 {
 	fp_autofclose FILE *meminfo = fopen("/proc/meminfo", "re");
-	unsigned long long kib = 0;
 	char line[128];
 
 	while (meminfo && fgets(line, sizeof(line), meminfo))
-		if (sscanf(line, "Hugepagesize: %llu kB", &kib) == 1)
-			break;
-	return kib << 10;
+		if (strncmp(line, name, strlen(name)) == 0)
+			return strtoull(line + strlen(name), NULL, 10);
+	return 0;
+}
+
+/* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
+static uint64_t huge_page_bytes(void)
+{
+	return meminfo_number("Hugepagesize:") << 10;
 }
 
 /* The kernel expects one bit more than it reads. */
@@ -391,6 +396,36 @@ void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_priva
 		warn_private(promised_bytes);
 	else
 		warn_beyond_host(promised_bytes, "without", "it refuses leases beyond that");
+}
+
+static void warn_huge_pages(const struct fp_pool_config *pools, unsigned n)
+{
+	uint64_t page_bytes = huge_page_bytes(), wanted = 0, have = meminfo_number("HugePages_Total:");
+
+	for (unsigned i = 0; page_bytes && i < n; i++)
+		if (pools[i].backing == FP_BACKING_HUGETLB)
+			wanted += pools[i].size_bytes / page_bytes;
+	if (wanted > have)
+		fp_log(
+		    FP_LOG_WARNING, "pool",
+		    "pools of hugetlb need %llu huge pages, this machine has %llu: set vm.nr_hugepages (see "
+		    "farpaged.yaml(5)), or the node does not start",
+		    (unsigned long long)wanted, (unsigned long long)have);
+}
+
+int fp_pools_check(const struct fp_pool_config *pools, unsigned n, struct fp_conf_error *error)
+{
+	uint64_t wanted = sum_in_memory(pools, n, true), have = meminfo_number("MemTotal:") << 10;
+	char wanted_text[16], have_text[16];
+
+	warn_huge_pages(pools, n);
+	if (wanted <= have || !have)
+		return 0;
+	snprintf(error->text, sizeof(error->text),
+	         "pools with preallocate need %s, and this machine has %s in all: make them smaller",
+	         fp_size_format(wanted, wanted_text, sizeof(wanted_text)),
+	         fp_size_format(have, have_text, sizeof(have_text)));
+	return -ENOMEM;
 }
 
 void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n)

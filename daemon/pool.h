@@ -83,6 +83,12 @@ void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_priva
  * with preallocate take at the start.
  */
 void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n);
+/*
+ * For a check of the configuration: -ENOMEM and error->text if preallocated pools are larger than
+ * all memory of this machine, so that no start can succeed. Logs a warning if the machine has fewer
+ * huge pages than the pools need. What a running node holds counts as there.
+ */
+int fp_pools_check(const struct fp_pool_config *pools, unsigned n, struct fp_conf_error *error);
 
 /*
  * True if the host has set the pool's memory aside. Then no grant fails for lack of the host's

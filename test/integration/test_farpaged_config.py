@@ -17,8 +17,8 @@ POOL = "pools: [ { name: main, size: 64M } ]\n"
 
 
 def without_warnings(err):
-    """Lines of stderr, but for the one that a machine with little memory causes."""
-    return "".join(line for line in err.splitlines(True) if "pools without preallocate need" not in line)
+    """Lines of stderr, but for those that the machine causes: little memory, another address."""
+    return "".join(line for line in err.splitlines(True) if "pools without preallocate need" not in line and "does not have the address" not in line)
 
 
 def farpaged(*args):
@@ -281,8 +281,21 @@ class Config(unittest.TestCase):
         self.assertIn("valid", out)
         self.assertIn("pools without preallocate need 32.0 TiB, the node can have only", err)
         status, out, err = farpaged(*CHECK, "--config", self.write(text.replace("32T", "32T, preallocate: true")))
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("pools with preallocate need 32.0 TiB, and this machine has ", err)
+        status, out, err = farpaged(*CHECK, "--config", self.write(text.replace("32T", "32T, backing: hugetlb")))
         self.assertEqual(status, 0)
-        self.assertIn("pools with preallocate need 32.0 TiB, the node can have only", err)
+        self.assertIn("pools of hugetlb need 16777216 huge pages, this machine has ", err)
+
+    def test_addresses_that_the_machine_has_not(self):
+        self.write("0123456789abcdef\n", "secret", 0o600)
+        config = self.write("listen: [ 'tcp://127.0.0.1:1', 'tcp://192.0.2.1:7460' ]\nauth: { secret_file: DIR/secret }\n" + POOL)
+        status, _, err = farpaged(*CHECK, "--config", config)
+        self.assertEqual(status, 0, err)
+        self.assertIn("listen[1]: this machine does not have the address of 'tcp://192.0.2.1:7460' now", err)
+        self.assertNotIn("listen[0]", err)
+
+    def test_private_pool_that_the_host_has_not(self):
         with Farpaged(args=["--private", "--listen", f"unix:@farpaged-test-pool-{os.getpid()}", "--pool-size", "32T"]) as node:
             node.await_log("the pool of 32.0 TiB is larger than this machine's memory and swap")
 
