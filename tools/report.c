@@ -81,7 +81,10 @@ void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t
 
 	fprintf(out, "farpage: report: %s, %s wall time", name, fp_time_format(wall_ns, wall, sizeof(wall)));
 	if (n_processes == 0) {
-		fputs(": no process of it had far memory\n", out);
+		fputs(
+		    ": no statistics: no process of it had far memory, or none had room for its page (then a "
+		    "line above says so)\n",
+		    out);
 		return;
 	}
 	if (n_processes > 1)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import unittest
 
 import farapp
 import farpaged
@@ -277,6 +278,18 @@ class Program(toolcase.ToolCase):
         self.assertEqual(status, 0, err)
         self.assertNotIn("cut off", err)
         self.assertRegex(err, r"\b(up|not yet connected)\b")
+
+    @unittest.skipUnless(os.geteuid() == 0, "takes a mount namespace")
+    def test_report_without_room_for_statistics(self):
+        """It does not claim that the program had no far memory."""
+        os.makedirs(self.runtime, 0o700)
+        script = 'mount -t tmpfs -o size=4k,mode=700 none "$FARPAGE_RUNTIME_DIR" || exit 77; exec "$@"'
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", toolcase.FARPAGE, "run", *SMALL, "--report", "true"], env=self.env,
+                              capture_output=True, text=True, timeout=toolcase.TIMEOUT)
+        if done.returncode == 77:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"does not see it: its page of statistics: .*No space left(.*\n)+.*none had room for its page")
 
     def test_report_of_a_short_program(self):
         """Its peak is known, though it is over before anybody looks, and however it ends."""
