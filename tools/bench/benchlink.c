@@ -128,7 +128,7 @@ static const struct fp_option options[] = {
      .read = fp_option_list, .each = add_depth},
     {"op", "LIST",
      "of read and write: one-sided, over rdma the READ and the WRITE of its queue pair; and rpc: two-sided, "
-     "over rdma a SEND there and a SEND back; default all",
+     "a PING over the session's connection, which is TCP for rdma, too; default all",
      .read = fp_option_list, .at = offsetof(struct bench_link, ops), .words = op_names, .each = add_op},
     {"seconds", "TIME", "for which each cell of the table is measured; default 0.2", .read = fp_option_time,
      .at = offsetof(struct bench_link, duration_ns), FP_NSEC_PER_MSEC, 3600 * FP_NSEC_PER_SEC},
