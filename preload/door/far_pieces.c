@@ -19,15 +19,20 @@ struct fp_space *fp_touched(const void *addr, size_t len)
 	return space && fp_space_overlaps(space, addr, len) ? space : NULL;
 }
 
-/* Finds the next piece of [addr, end): all of it is far, or all of it is plain. */
+/*
+ * Finds the next piece of [addr, end): all of it is far, or all of it is plain. The agent's own
+ * pages count as far, because the kernel must not get a call about them.
+ */
 static bool next_piece(const struct fp_space *space, char *addr, char *end, size_t *ret_len)
 {
-	char *far_start, *far_end, *stop;
+	struct fp_space_borders at = fp_space_borders(space);
+	char *const borders[] = {at.own_start, at.own_end, at.start, at.end};
+	unsigned i = 0;
 
-	fp_space_range(space, &far_start, &far_end);
-	stop = addr < far_start ? far_start : addr < far_end ? far_end : end;
-	*ret_len = (size_t)(FP_MIN(stop, end) - addr);
-	return addr >= far_start && addr < far_end;
+	while (i < FP_ARRAY_LEN(borders) && addr >= borders[i])
+		i++;
+	*ret_len = (size_t)(FP_MIN(i < FP_ARRAY_LEN(borders) ? borders[i] : end, end) - addr);
+	return i % 2 == 1; /* behind a start and before its end */
 }
 
 int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct fp_call *call)

@@ -104,21 +104,32 @@ static bool is_reservation(int prot, int flags)
 
 /* ---- mmap at a place in the range ---- */
 
-static int refuse_placement(void *addr, const char *what)
+static int refuse_stack(void *addr)
 {
 	static atomic_bool said;
 
 	fp_shim_say_once(&said,
-	                 "mmap: %s at %p, in far memory, was refused. Keep the mapping under it local: set "
-	                 "FARPAGE_MIN_MAPPING above its size",
-	                 what, addr);
+	                 "mmap: a stack that grows at %p, in far memory, was refused. Keep the mapping under "
+	                 "it local: set FARPAGE_MIN_MAPPING above its size",
+	                 addr);
+	return -ENOMEM;
+}
+
+static int refuse_border(const struct fp_space_borders *at, void *addr, size_t len)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "mmap: %zu bytes at %p were refused: they are partly outside of far memory, or "
+	                 "touch the pages from %p to %p, which Farpage needs itself. Map another place",
+	                 len, addr, (void *)at->own_start, (void *)at->own_end);
 	return -ENOMEM;
 }
 
 static int place(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
 	if (what->flags & MAP_GROWSDOWN)
-		return refuse_placement(addr, "a stack that grows");
+		return refuse_stack(addr);
 	if (may_be_far(what->flags))
 		return fp_space_map_at(space, addr, len, what->prot, far_flags(what->flags));
 	return fp_space_map_foreign(space, addr, len, what);
@@ -126,25 +137,25 @@ static int place(struct fp_space *space, void *addr, size_t len, const struct fp
 
 /*
  * Maps at a place in the range. Refuses a mapping that reaches beyond the range: outside, only the
- * kernel can map.
+ * kernel can map. Also refuses the agent's own pages.
  */
 static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
-	char *start, *end, *at = addr;
+	struct fp_space_borders at = fp_space_borders(space);
+	char *start = addr;
 	uint64_t mask;
 	int r;
 
 	if ((uintptr_t)addr % FP_PAGE_SIZE || len == 0)
 		return map_failed(-EINVAL);
 	len = fp_page_round(len);
-	fp_space_range(space, &start, &end);
 	mask = fp_local_enter_masked();
-	if (at >= start && len > 0 && len <= (size_t)(end - at))
+	if (start >= at.start && start < at.end && len > 0 && len <= (size_t)(at.end - start))
 		r = (int)FP_ON_LOCAL_STACK(place, space, addr, len, what, 0, 0);
 	else if (what->flags & MAP_FIXED_NOREPLACE)
 		r = -EEXIST;
 	else
-		r = refuse_placement(addr, "a mapping beyond its borders");
+		r = refuse_border(&at, addr, len);
 	fp_local_leave_masked(mask);
 	return r < 0 ? map_failed(r) : addr;
 }

@@ -436,6 +436,88 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
+/* ---- the agent's own pages, at the start of the range ---- */
+
+static char *own_pages(void)
+{
+	const uintptr_t low = (uintptr_t)4 << 30, low_over_break = (uintptr_t)32 << 30;
+	char *own = (char *)((uintptr_t)sbrk(0) < low ? low_over_break : low); /* as in far.c */
+
+	assert_true(test_is_far(own));
+	return own;
+}
+
+static void *map_own(void *addr, size_t len, int flags, int fd)
+{
+	void *p = mmap(addr, len, PROT_READ | PROT_WRITE, flags, fd, 0);
+
+	assert_ptr_equal((void *)syscall(SYS_mmap, addr, len, PROT_READ | PROT_WRITE, flags, fd, 0L), p);
+	return p;
+}
+
+/* Every call that could replace the pages, by function and by number. */
+static void replace_own(char *own, size_t len, int fd)
+{
+	const int private = MAP_PRIVATE | MAP_ANONYMOUS;
+	char *far = map_filled(BIG, 16), *local = map_anonymous(PAGE, 0);
+
+	assert_fails(map_own(own, len, private | MAP_FIXED, -1), ENOMEM);
+	assert_fails(map_own(own, len, private | MAP_FIXED | MAP_STACK, -1), ENOMEM);
+	assert_fails(map_own(own, len, MAP_SHARED | MAP_FIXED, fd), ENOMEM);
+	assert_fails(map_own(own, len, MAP_PRIVATE | MAP_FIXED, fd), ENOMEM);
+	assert_fails(map_own(own - PAGE, len, private | MAP_FIXED, -1), ENOMEM);
+	assert_fails(map_own(own, len, private | MAP_FIXED_NOREPLACE, -1), EEXIST);
+	assert_fails(map_own(own, len, MAP_SHARED | MAP_FIXED_NOREPLACE, fd), EEXIST);
+	assert_fails(mremap(far, PAGE, len, MREMAP_MAYMOVE | MREMAP_FIXED, own), EINVAL);
+	assert_fails(mremap(local, PAGE, len, MREMAP_MAYMOVE | MREMAP_FIXED, own), EINVAL);
+	assert_fails(syscall(SYS_mremap, far, PAGE, len, MREMAP_MAYMOVE | MREMAP_FIXED, own), EINVAL);
+	assert_true(test_is_filled(far, BIG, 16));
+	assert_int_equal(munmap(far, BIG), 0);
+	assert_int_equal(munmap(local, PAGE), 0);
+	far = mmap(own, len, PROT_READ | PROT_WRITE, private, -1, 0); /* a hint */
+	assert_true(far != MAP_FAILED && far >= own + len);
+	assert_int_equal(munmap(far, len), 0);
+}
+
+/* To all other calls the pages are a hole. */
+static void change_own(char *own, size_t len)
+{
+	unsigned char there[1];
+
+	assert_int_equal(munmap(own, len), 0);
+	assert_int_equal(syscall(SYS_munmap, own, len), 0);
+	assert_int_equal(munmap(own - PAGE, len + PAGE), 0);
+	assert_fails(mprotect(own, len, PROT_NONE), ENOMEM);
+	assert_fails(syscall(SYS_mprotect, own, len, PROT_READ), ENOMEM);
+	assert_fails(pkey_mprotect(own, len, PROT_NONE, -1), ENOMEM);
+	assert_fails(madvise(own, len, MADV_DONTNEED), ENOMEM);
+	assert_fails(madvise(own, len, MADV_WIPEONFORK), ENOMEM);
+	assert_fails(madvise(own, len, MADV_POPULATE_WRITE), ENOMEM);
+	assert_fails(syscall(SYS_madvise, own, len, MADV_PAGEOUT), ENOMEM);
+	assert_fails(mremap(own, len, 2 * len, MREMAP_MAYMOVE), EFAULT);
+	assert_fails(syscall(SYS_mremap, own, PAGE, PAGE, 0), EFAULT);
+	assert_fails(mlock(own, PAGE), ENOMEM);
+	assert_fails(munlock(own, len), ENOMEM);
+	assert_fails(mincore(own, PAGE, there), ENOMEM);
+}
+
+static void pages_of_the_agent(void **state)
+{
+	char *own = own_pages(), *p = map_filled(4 * BIG, 17);
+	int fd = memfd_create("x", MFD_CLOEXEC);
+
+	assert_int_equal(ftruncate(fd, BIG), 0);
+	replace_own(own, PAGE, fd);
+	replace_own(own, 1 << 20, fd);
+	change_own(own, PAGE);
+	change_own(own, 1 << 20);
+	close(fd);
+	assert_true(test_is_filled(p, 4 * BIG, 17)); /* the agent still has its pages */
+	test_fill(p, 4 * BIG, 18);
+	assert_true(test_is_filled(p, 4 * BIG, 18));
+	munmap(p, 4 * BIG);
+}
+
 /* The pool has 512 MiB. A larger mapping must be refused at once, not by a failing touch later. */
 static void pool_full(void **state)
 {
@@ -460,7 +542,8 @@ static int tests(void)
 	    cmocka_unit_test(vast_reservations),   cmocka_unit_test(foreign_pieces),
 	    cmocka_unit_test(raw_calls),           cmocka_unit_test(remap),
 	    cmocka_unit_test(remap_of_a_hole),     cmocka_unit_test(hand_over_a_hole),
-	    cmocka_unit_test(remap_local),         cmocka_unit_test(pool_full),
+	    cmocka_unit_test(remap_local),         cmocka_unit_test(pages_of_the_agent),
+	    cmocka_unit_test(pool_full),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -199,10 +199,14 @@ int fp_space_hold(struct fp_space *space, void *addr, size_t len)
 	return -ENOTSUP; /* the rig's far memory stays far */
 }
 
-void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end)
+struct fp_space_borders fp_space_borders(const struct fp_space *space)
 {
-	*ret_start = far_rig.memory;
-	*ret_end = far_rig.memory + (size_t)FAR_PAGES * FP_PAGE_SIZE;
+	return (struct fp_space_borders){
+	    .own_start = far_rig.memory,
+	    .own_end = far_rig.memory,
+	    .start = far_rig.memory,
+	    .end = far_rig.memory + (size_t)FAR_PAGES * FP_PAGE_SIZE,
+	};
 }
 
 /*

@@ -24,7 +24,7 @@ enum fp_piece_flags {
 	FP_PIECE_WIPEONFORK = 1 << 7, /* a forked child reads zeros here */
 	FP_PIECE_DONTDUMP = 1 << 8,   /* left out of core dumps */
 	FP_PIECE_LENT = 1 << 10,      /* foreign, since it was lent to the kernel: fp_space_lend */
-	FP_PIECE_AGENT = 1 << 9,      /* the agent's own: stages and stop page, no mapping of the program */
+	FP_PIECE_AGENT = 1 << 9,      /* stages and stop page; keeps them apart from the program's pieces */
 };
 
 /* A mapped piece. Neighbours that are alike become one piece. */

@@ -50,19 +50,34 @@ bool fp_space_owns(const struct fp_space *space, const void *addr)
 	return page >= space->far->first && page < space->far->last;
 }
 
-bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len)
+/* The first page of the program's part: the agent's own pages lie before it, and no call gets
+ * them. */
+static uint32_t first_of_program(const struct fp_space *space)
 {
-	uintptr_t start = (uintptr_t)addr;
-	char *first, *last;
+	return FP_MAX(space->far->first, FP_FAR_OWN_PAGES);
+}
 
-	fp_space_range(space, &first, &last);
+static bool touches(uintptr_t start, size_t len, const char *first, const char *last)
+{
 	return start < (uintptr_t)last && len > 0 && start + len > (uintptr_t)first;
 }
 
-void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end)
+bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len)
 {
-	*ret_start = fp_far_addr(space->far, space->far->first);
-	*ret_end = fp_far_addr(space->far, space->far->last);
+	struct fp_space_borders at = fp_space_borders(space);
+
+	return touches((uintptr_t)addr, len, at.own_start, at.own_end) ||
+	       touches((uintptr_t)addr, len, at.start, at.end);
+}
+
+struct fp_space_borders fp_space_borders(const struct fp_space *space)
+{
+	return (struct fp_space_borders){
+	    .own_start = space->far->base,
+	    .own_end = fp_far_addr(space->far, FP_FAR_OWN_PAGES),
+	    .start = fp_far_addr(space->far, first_of_program(space)),
+	    .end = fp_far_addr(space->far, space->far->last),
+	};
 }
 
 uint64_t fp_space_mapped_bytes(const struct fp_space *space)
@@ -77,7 +92,8 @@ int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len
 
 	if ((uintptr_t)addr % FP_PAGE_SIZE || len % FP_PAGE_SIZE)
 		return -EINVAL;
-	if (!fp_space_owns(space, addr) || len >> FP_PAGE_SHIFT > space->far->last - page)
+	if (!fp_space_owns(space, addr) || page < first_of_program(space) ||
+	    len >> FP_PAGE_SHIFT > space->far->last - page)
 		return -ENOMEM;
 	*ret_start = page;
 	*ret_end = page + (uint32_t)(len >> FP_PAGE_SHIFT);
@@ -464,6 +480,14 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 	return r;
 }
 
+/* True if the range lies in the agent's own pages. */
+static bool is_own(const struct fp_space *space, const char *addr, size_t len)
+{
+	struct fp_space_borders at = fp_space_borders(space);
+
+	return addr >= at.own_start && addr < at.own_end && len <= (size_t)(at.own_end - addr);
+}
+
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 {
 	uint64_t reserved = 0;
@@ -471,7 +495,7 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
-		return r;
+		return is_own(space, addr, len) ? 0 : r; /* a hole, to the program */
 	fp_space_lock(space);
 	r = fp_space_remove(space, start, end, &reserved);
 	fp_space_unlock(space);

@@ -137,10 +137,16 @@ bool fp_space_owns(const struct fp_space *space, const void *addr);
 bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len);
 
 /*
- * The reserved range, end excluded. Callers cut their own ranges at its borders. Lock-free; any
+ * The parts of the reserved range, ends excluded. Callers cut their own ranges at these borders.
+ * The agent's own pages come first; to the calls here they are a hole in which nothing can be
+ * mapped. The program's part follows, not at once if a limit has shrunk the range. Lock-free; any
  * thread, any time, signal handlers too.
  */
-void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end);
+struct fp_space_borders {
+	char *own_start, *own_end;
+	char *start, *end;
+};
+struct fp_space_borders fp_space_borders(const struct fp_space *space);
 
 /*
  * Shrinks the range for good, around the mapped pages, to the size that a limit (RLIMIT_AS,
