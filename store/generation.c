@@ -20,6 +20,7 @@
 #include "fdutil.h"
 #include "lockedmem.h"
 #include "store_internal.h"
+#include "units.h"
 
 static_assert(FP_SHARED_SLOTS_MAX_NODES >= FP_STORE_MAX_NODES, "an identity for each node");
 
@@ -60,6 +61,62 @@ void fp_generations_done(struct fp_generations *gens)
 	list_end(&gens->living);
 	list_end(&gens->ancestors);
 	pthread_mutex_destroy(&gens->lock);
+}
+
+/* ---- room for the copies ---- */
+
+/* How many of our own slots no page uses and no mapping has reserved. */
+static uint64_t spare_slots(const struct fp_store *store)
+{
+	uint64_t total = fp_store_slots_total(store), taken = 0;
+
+	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
+		const struct fp_slots *slots = store->leases[i];
+
+		taken += atomic_load(&slots->retired) ? 0 : slots->n_pages - atomic_load(&slots->n_free);
+	}
+	taken = FP_MAX(taken, atomic_load(&store->reserved_pages));
+	return total > taken ? total - taken : 0;
+}
+
+/*
+ * How many pages may need a second slot: those that have one now, except in limbo, and those in
+ * local memory. A page counts once, whoever writes it: if both do, the shared slot becomes free.
+ */
+static uint64_t most_copies(const struct fp_store *store, uint64_t n_resident, uint64_t n_inherited)
+{
+	uint64_t limbo = atomic_load(&store->gens.n_limbo), used = fp_store_slots_used(store);
+
+	used = used > limbo ? used - limbo : 0;
+	return FP_MIN(used + n_resident, n_inherited);
+}
+
+static int look_for_room(struct fp_store *store, uint64_t n, char *why, size_t len)
+{
+	uint64_t spare;
+	int r;
+
+	pthread_mutex_lock(&store->reserve_lock);
+	spare = spare_slots(store);
+	r = n > spare ? fp_placement_look(store, n - spare) : 0;
+	if (r < 0)
+		fp_shortage_explain(&store->shortage, store, why, len);
+	pthread_mutex_unlock(&store->reserve_lock);
+	return r;
+}
+
+int fp_store_fork_room(struct fp_store *store, uint64_t n_resident, uint64_t n_inherited)
+{
+	uint64_t n = most_copies(store, n_resident, n_inherited);
+	char why[FP_SHORTAGE_TEXT_LEN], size[16];
+	int r = look_for_room(store, n, why, sizeof(why));
+
+	if (r < 0 && !atomic_exchange(&store->told_fork, true))
+		fp_store_notice(store, FP_LOG_WARNING,
+		                "a fork was refused (ENOMEM): parent and child may have to keep %s twice: "
+		                "%s. Or use posix_spawn, or run with --overcommit",
+		                fp_size_format(n * FP_PAGE_SIZE, size, sizeof(size)), why);
+	return r;
 }
 
 /* ---- before the fork ---- */

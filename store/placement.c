@@ -334,3 +334,12 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 	*ret_list = p.taken;
 	return 0;
 }
+
+int fp_placement_look(struct fp_store *store, uint64_t n_pages)
+{
+	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
+
+	if (offers_collect(&p) / FP_PAGE_SIZE >= n_pages || p.cause != -ENOSPC)
+		return 0;
+	return fail(&p, n_pages);
+}

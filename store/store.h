@@ -252,6 +252,14 @@ uint64_t fp_store_slots_used(const struct fp_store *store);
 uint64_t fp_store_slots_total(const struct fp_store *store);
 
 /*
+ * Asks whether there is room for the copies that a fork may cause, with a child that lives on. A
+ * page that one of the two writes then needs a second slot. n_resident: pages in local memory;
+ * n_inherited: pages that the child would have. Takes nothing. Asks the nodes only if the store's
+ * own spare slots are too few, and then blocks. 0, or -ENOSPC and a notice (the first time). Called
+ * without any lock, before fp_store_fork_prepare.
+ */
+int fp_store_fork_room(struct fp_store *store, uint64_t n_resident, uint64_t n_inherited);
+/*
  * Called before a fork, on the thread that forks. Marks every slot in use as shared with the coming
  * child, a new generation. Until fp_store_fork_parent or fp_store_fork_child, no thread may take,
  * free or write a slot, or reconnect. So the caller freezes evictions and locks the layout. Waits

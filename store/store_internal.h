@@ -61,6 +61,7 @@ struct fp_store {
 	void *notice_user;
 	_Atomic bool told_short; /* people were told that descriptors ran out */
 	_Atomic bool told_full;  /* people were told that no node has room */
+	_Atomic bool told_fork;  /* people were told that a fork has no room for its copies */
 	_Atomic bool told_away;  /* people were told that a node that may have room did not answer */
 	/*
 	 * The process that opened the store. A forked child of that process has no reconnect
@@ -256,6 +257,12 @@ void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
  * store->shortage has the nodes' reasons.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
+/*
+ * Asks whether the nodes could lend n_pages now; takes nothing. The caller holds reserve_lock.
+ * Blocks. 0, also if a node that may have room did not answer; -ENOSPC: store->shortage has the
+ * nodes' reasons.
+ */
+int fp_placement_look(struct fp_store *store, uint64_t n_pages);
 
 /* The lease of a slot that fp_store_slot_alloc handed out. Any thread, lock-free. */
 static inline struct fp_slots *fp_store_lease_of(const struct fp_store *store, uint64_t slot)

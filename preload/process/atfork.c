@@ -141,10 +141,29 @@ FP_INNER_CALL(fork);
 FP_INNER_CALL(daemon);
 FP_INNER_CALL(forkpty);
 
+/*
+ * Asks before any handler has run: a handler can't make a fork fail. Nobody asks for daemon, whose
+ * parent ends.
+ */
+static bool has_room(void)
+{
+	uint64_t mask;
+	int r;
+
+	if (!fp_shim_agent())
+		return true;
+	mask = fp_local_enter_masked();
+	r = (int)FP_ON_LOCAL_STACK(fp_agent_fork_room, fp_shim_agent(), 0, 0, 0, 0, 0);
+	fp_local_leave_masked(mask);
+	if (r < 0)
+		errno = -r;
+	return r == 0;
+}
+
 /* Runs on a local stack: until the child has its agent, it has no far memory to run on. */
 FP_INTERPOSE pid_t fork(void)
 {
-	if (!may_fork())
+	if (!may_fork() || !has_room())
 		return -1;
 	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
 }
@@ -166,7 +185,7 @@ FP_INTERPOSE int daemon(int keeps_dir, int keeps_files)
 
 FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *modes, const struct winsize *size)
 {
-	if (!may_fork())
+	if (!may_fork() || !has_room())
 		return -1;
 	return (int)FP_ON_LOCAL_STACK(fp_call_forkpty, ret_fd, ret_name, modes, size, 0, 0);
 }

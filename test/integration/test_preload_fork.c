@@ -378,6 +378,47 @@ static void the_node_gets_it_back(void **state)
 	close(ends[1]);
 }
 
+/* Maps memory until the nodes can lend no more. Returns how many mappings that took. */
+static unsigned use_up_the_pool(char **ret_maps, size_t *ret_len, unsigned max)
+{
+	size_t len = (size_t)512 << 20;
+	unsigned n = 0;
+
+	while (n < max && len >= 65536) {
+		char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (p == MAP_FAILED) {
+			len /= 2;
+			continue;
+		}
+		ret_maps[n] = p;
+		ret_len[n++] = len;
+	}
+	return n;
+}
+
+/* `filled` may be needed twice while a child lives, and there is no room: fork says so at once. */
+static void no_room_for_copies(void **state)
+{
+	char *maps[64], name[] = "true", *args[] = {name, NULL};
+	size_t lens[64];
+	unsigned n = use_up_the_pool(maps, lens, 64);
+	pid_t pid;
+
+	fill_all(filled, 9);
+	errno = 0;
+	assert_int_equal(fork(), -1);
+	assert_int_equal(errno, ENOMEM);
+	assert_int_equal(posix_spawnp(&pid, "true", NULL, NULL, args, environ), 0);
+	assert_int_equal(status_of(pid), 0);
+	while (n--)
+		munmap(maps[n], lens[n]);
+	pid = fork(); /* the program's own spare slots are room enough */
+	if (pid == 0)
+		_exit(0);
+	assert_int_equal(status_of(pid), 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -389,6 +430,7 @@ static int tests(void)
 	    cmocka_unit_test(advice_for_children),
 	    cmocka_unit_test(slots_come_back),
 	    cmocka_unit_test(the_node_gets_it_back),
+	    cmocka_unit_test(no_room_for_copies), /* the last: the program keeps the whole pool */
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

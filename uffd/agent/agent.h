@@ -225,6 +225,13 @@ void fp_agent_thread_ends(struct fp_agent *agent);
 bool fp_agent_is_own_thread(void);
 
 /*
+ * 0 if the nodes have room for the copies that a fork may cause, or if with overcommit nobody asks.
+ * Otherwise -ENOMEM, and the first time a line. Called before a fork, in the
+ * bracket of fp_agent_enter, on a local stack; blocks on the nodes.
+ */
+int fp_agent_fork_room(struct fp_agent *agent);
+
+/*
  * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
  * (local_stack.h), with signals blocked. Otherwise a handler that forks would deadlock with the
  * fork that it interrupted.

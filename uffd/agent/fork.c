@@ -80,6 +80,31 @@ static int keep_out(struct fp_agent *agent, uint32_t start, uint32_t end)
 	return 0;
 }
 
+/* ---- room for the copies ---- */
+
+/* How many pages a child has: all far ones, except those that it drops or that begin as zeros. */
+static uint64_t count_inherited(struct fp_agent *agent)
+{
+	const uint32_t apart = FP_PIECE_AGENT | FP_PIECE_DONTFORK | FP_PIECE_WIPEONFORK;
+	const struct fp_layout *layout = &agent->space.layout;
+	uint64_t n = 0;
+
+	fp_space_lock(&agent->space);
+	for (const struct fp_piece *p = fp_layout_after(layout, 0); p; p = fp_layout_after(layout, p->end))
+		n += p->flags & apart ? 0 : p->end - p->start;
+	fp_space_unlock(&agent->space);
+	return n;
+}
+
+int fp_agent_fork_room(struct fp_agent *agent)
+{
+	uint64_t n_resident = atomic_load(&agent->far.budget.resident);
+
+	if (agent->space.overcommit)
+		return 0;
+	return fp_store_fork_room(agent->far.store, n_resident, count_inherited(agent)) < 0 ? -ENOMEM : 0;
+}
+
 /* ---- before the fork ---- */
 
 /* glibc's list of all open streams: exported since 2.2.5, but declared in no header. */
