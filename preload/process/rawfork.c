@@ -1,7 +1,7 @@
 /*
  * Forks that bypass the C library's fork and its handlers: system calls by syscall(2), and clone.
  * Room: preload/process. Calls pass if the child shares the memory (threads, vfork). A plain child
- * is made by fork instead. All other calls are refused with a message.
+ * of a program with one thread is made by fork instead. All other calls are refused with a message.
  */
 #include <assert.h>
 #include <errno.h>
@@ -37,6 +37,26 @@ static enum child refuse(const char *call, const char *why)
 }
 
 /*
+ * A bare fork runs no handlers and waits for no lock. Here a fork takes the allocator's locks. A
+ * thread that the program has stopped by a signal may hold one, and then the fork would wait for
+ * ever: collectors fork so. So it is refused beside other threads.
+ */
+static enum child fork_alone(const char *call)
+{
+	static atomic_bool said;
+
+	if (fp_agent_is_alone(fp_shim_agent()))
+		return BY_FORK;
+	fp_shim_say_once(&said,
+	                 "%s was refused (EAGAIN): the child needs locks of the allocator, which another "
+	                 "thread may hold for ever. Use fork or posix_spawn (for a program in D: "
+	                 "--DRT-gcopt=fork:0)",
+	                 call);
+	errno = EAGAIN;
+	return REFUSED;
+}
+
+/*
  * Decides how to make the child of a call of clone. The parameter flags has the call's flags, with
  * the signal. has_stack is true if the child begins on another stack, which fork can't do. cleared
  * is the word that the kernel clears when the child ends.
@@ -50,7 +70,7 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
 		return BY_KERNEL;
 	fp_agent_affinity_release(fp_shim_agent(), false); /* the child would inherit its one CPU */
 	if (flags == SIGCHLD && !has_stack)
-		return BY_FORK;
+		return fork_alone(call);
 	if (!(flags & CLONE_VM))
 		return refuse(call, "its child would not see what is far. Use fork or posix_spawn, or run "
 		                    "without far memory");

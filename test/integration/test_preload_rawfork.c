@@ -5,7 +5,9 @@
  */
 #include <errno.h>
 #include <linux/sched.h>
+#include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -99,6 +101,42 @@ static void clone_forks(void **state)
 	assert_int_equal(status_of(clone(never, stack + sizeof(stack), SIGCHLD, NULL)), 9);
 	assert_int_equal(
 	    status_of(clone(never, stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, NULL)), 9);
+}
+
+static void *wait_for(void *gate)
+{
+	while (sem_wait(gate) < 0)
+		;
+	return NULL;
+}
+
+/*
+ * A thread that a signal has stopped inside malloc holds a lock of the allocator, for which fork
+ * waits. So beside another thread such a call is refused at once, and fork itself is not.
+ */
+static void not_beside_other_threads(void **state)
+{
+	static char stack[65536] __attribute__((aligned(16)));
+	struct clone_args args = {.exit_signal = SIGCHLD};
+	pthread_t thread;
+	unsigned seed = 8;
+	sem_t gate;
+
+	sem_init(&gate, 0, 0);
+	assert_int_equal(pthread_create(&thread, NULL, wait_for, &gate), 0);
+	assert_int_equal(clone(never, stack + sizeof(stack), SIGCHLD, NULL), -1);
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL), -1);
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(syscall(SYS_clone3, &args, sizeof(args)), -1);
+	assert_int_equal(errno, EAGAIN);
+#ifdef SYS_fork
+	assert_int_equal(syscall(SYS_fork), -1);
+	assert_int_equal(errno, EAGAIN);
+#endif
+	sem_post(&gate);
+	pthread_join(thread, NULL);
+	assert_int_equal(status_of(clone(look, stack + sizeof(stack), SIGCHLD, &seed)), 0);
 }
 
 static void what_fork_cannot_make_is_refused(void **state)
@@ -515,6 +553,7 @@ static int tests(void)
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(system_calls_fork),
 	    cmocka_unit_test(clone_forks),
+	    cmocka_unit_test(not_beside_other_threads),
 	    cmocka_unit_test(what_fork_cannot_make_is_refused),
 	    cmocka_unit_test(no_word_is_cleared_in_far_memory),
 	    cmocka_unit_test(other_system_calls_pass),

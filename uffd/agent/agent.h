@@ -225,6 +225,12 @@ void fp_agent_thread_ends(struct fp_agent *agent);
 bool fp_agent_is_own_thread(void);
 
 /*
+ * True if the program certainly has no thread but the calling one. A thread that was joined a
+ * moment ago may still count, so this waits up to 20 ms for it to go.
+ */
+bool fp_agent_is_alone(const struct fp_agent *agent);
+
+/*
  * 0 if the nodes have room for the copies that a fork may cause, or if with overcommit nobody asks.
  * Otherwise -ENOMEM, and the first time a line. Called before a fork, in the
  * bracket of fp_agent_enter, on a local stack; blocks on the nodes.

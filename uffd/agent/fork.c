@@ -34,6 +34,7 @@
 #include "end.h"
 #include "fdutil.h"
 #include "inline.h"
+#include "lastthread.h"
 #include "local_stack.h"
 #include "log.h"
 #include "agent_sigmask.h"
@@ -42,6 +43,8 @@
 #define CHILD_LEASE_BYTES (8ull << 20)
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define NODE_LOOK_US      1000u
+#define ALONE_LOOKS       20u
+#define ALONE_LOOK_US     1000u
 
 #define LIBRARY_RECORD_BYTES 2048 /* more than the C library keeps for one library */
 #define LIBRARIES_MAX        65536u
@@ -78,6 +81,15 @@ static int keep_out(struct fp_agent *agent, uint32_t start, uint32_t end)
 {
 	fp_far_inherit(&agent->far, start, end - start, false);
 	return 0;
+}
+
+bool fp_agent_is_alone(const struct fp_agent *agent)
+{
+	bool alone;
+
+	for (unsigned i = 0; !(alone = fp_lastthread_count(agent->far.stat_fd) == 1) && i < ALONE_LOOKS; i++)
+		usleep(ALONE_LOOK_US);
+	return alone;
 }
 
 /* ---- room for the copies ---- */

@@ -25,27 +25,52 @@ static const char *field(const char *stat, unsigned n)
 	return p ? p + 1 : NULL;
 }
 
-/* proc_pid_stat(5): field 2 is the name, 3 the main thread's state, 20 num_threads. */
-static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
+/* All threads of the process. *ret_state: the main thread's state. 0: not known. */
+static unsigned count_all(int stat_fd, char *ret_state)
 {
-	/* first, because a thread of ours that starts after the read must not count as one of those
-	 * read */
-	unsigned all, ours = fp_thread_count();
 	const char *state, *n_threads;
 	char stat[1024];
 	ssize_t n = stat_fd < 0 ? -1 : pread(stat_fd, stat, sizeof(stat) - 1, 0);
 
 	if (n <= 0)
-		return false;
+		return 0;
 	stat[n] = '\0';
+	/* proc_pid_stat(5): field 2 is the name, 3 the main thread's state, 20 num_threads */
 	state = field(stat, 1);
 	n_threads = field(stat, 18);
-	/* num_threads counts an ended main thread, until the last thread has ended */
 	if (!state || !n_threads)
+		return 0;
+	*ret_state = *state;
+	/* this counts an ended main thread, until the last thread has ended */
+	return (unsigned)strtoul(n_threads, NULL, 10);
+}
+
+/* Ours that have ended count until they are joined. */
+static unsigned without_ours(unsigned all, unsigned ours)
+{
+	return all == 0 ? 0 : all > ours ? all - ours : 1;
+}
+
+unsigned fp_lastthread_count(int stat_fd)
+{
+	/* first, because a thread of ours that starts after the read must not count as one of those
+	 * read */
+	unsigned ours = fp_thread_count();
+	char state;
+
+	return without_ours(count_all(stat_fd, &state), ours);
+}
+
+static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
+{
+	unsigned ours = fp_thread_count(), all; /* ours first, as above */
+	char state = 0;
+
+	all = count_all(stat_fd, &state);
+	if (all == 0)
 		return false;
-	all = (unsigned)strtoul(n_threads, NULL, 10);
-	last->n_threads = all > ours ? all - ours : 1; /* ours that have ended count until they are joined */
-	return *state == 'Z' && all == ours + 1;
+	last->n_threads = without_ours(all, ours);
+	return state == 'Z' && all == ours + 1;
 }
 
 static void *end(void *unused)

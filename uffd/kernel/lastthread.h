@@ -23,4 +23,7 @@ struct fp_lastthread {
  */
 void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns);
 
+/* How many threads the program has; 0: not known. Any thread. */
+unsigned fp_lastthread_count(int stat_fd);
+
 #endif
