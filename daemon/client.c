@@ -41,35 +41,64 @@ struct fp_client *fp_client_ref(struct fp_client *client)
 	return client;
 }
 
+/* FNV-1a. Who chooses names so that they meet in one bucket slows only the search of that
+ * bucket. */
+static struct fp_client **bucket_of(struct fp_clients *clients, const char *name)
+{
+	uint32_t hash = 2166136261u;
+
+	for (; *name; name++)
+		hash = (hash ^ (uint8_t)*name) * 16777619u;
+	return &clients->buckets[hash % FP_CLIENT_BUCKETS];
+}
+
+static void enter(struct fp_clients *clients, struct fp_client **bucket, struct fp_client *client)
+{
+	client->clients = clients;
+	client->next = clients->first;
+	client->at = &clients->first;
+	client->bucket_next = *bucket;
+	client->bucket_at = bucket;
+	if (client->next)
+		client->next->at = &client->next;
+	if (client->bucket_next)
+		client->bucket_next->bucket_at = &client->bucket_next;
+	clients->first = *bucket = client;
+	clients->n++;
+}
+
+static void leave(struct fp_client *client)
+{
+	*client->at = client->next;
+	*client->bucket_at = client->bucket_next;
+	if (client->next)
+		client->next->at = client->at;
+	if (client->bucket_next)
+		client->bucket_next->bucket_at = client->bucket_at;
+	client->clients->n--;
+}
+
 struct fp_client *fp_client_get(struct fp_clients *clients, const char *name)
 {
-	struct fp_client *client = clients->first;
+	struct fp_client **bucket = bucket_of(clients, name), *client = *bucket;
 
 	while (client && strcmp(client->name, name) != 0)
-		client = client->next;
+		client = client->bucket_next;
 	if (!client) {
 		client = calloc(1, sizeof(*client));
 		if (!client)
 			return NULL;
 		snprintf(client->name, sizeof(client->name), "%s", name);
-		client->clients = clients;
-		client->next = clients->first;
-		clients->first = client;
-		clients->n++;
+		enter(clients, bucket, client);
 	}
 	return fp_client_ref(client);
 }
 
 void fp_client_put(struct fp_client *client)
 {
-	struct fp_client **p = &client->clients->first;
-
 	if (--client->refs)
 		return;
-	while (*p != client)
-		p = &(*p)->next;
-	*p = client->next;
-	client->clients->n--;
+	leave(client);
 	free(client);
 }
 

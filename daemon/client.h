@@ -15,6 +15,7 @@
 #include "turns.h"
 
 #define FP_CLIENT_NAME_LEN   64
+#define FP_CLIENT_BUCKETS    1024u
 #define FP_CLIENT_HELD_BYTES (16ull << 20)
 
 struct fp_clients;
@@ -30,7 +31,8 @@ enum fp_conn_place {
 };
 
 struct fp_client {
-	struct fp_client *next;
+	struct fp_client *next, **at;               /* at: the pointer that points here */
+	struct fp_client *bucket_next, **bucket_at; /* of those with the same hash */
 	struct fp_clients *clients;
 	char name[FP_CLIENT_NAME_LEN];
 	unsigned refs;
@@ -62,6 +64,8 @@ struct fp_client {
 /* Zero-initialised, it is empty. */
 struct fp_clients {
 	struct fp_client *first;
+	/* By the hash of the name: an attacker with many addresses is many clients. */
+	struct fp_client *buckets[FP_CLIENT_BUCKETS];
 	unsigned n;
 	unsigned n_conns, n_operators; /* of all clients */
 	/* Descriptors that are open, or will be, for answers that have not been sent yet. */

@@ -22,6 +22,31 @@ static void count(struct fp_node_sessions *sessions, struct fp_node_session *ses
 	}
 }
 
+static void enter(struct fp_node_sessions *sessions, struct fp_node_session *session)
+{
+	struct fp_node_session **bucket = &sessions->buckets[session->id % FP_SESSION_BUCKETS];
+
+	session->next = sessions->first;
+	session->at = &sessions->first;
+	session->bucket_next = *bucket;
+	session->bucket_at = bucket;
+	if (session->next)
+		session->next->at = &session->next;
+	if (session->bucket_next)
+		session->bucket_next->bucket_at = &session->bucket_next;
+	sessions->first = *bucket = session;
+}
+
+static void leave(struct fp_node_session *session)
+{
+	*session->at = session->next;
+	*session->bucket_at = session->bucket_next;
+	if (session->next)
+		session->next->at = session->at;
+	if (session->bucket_next)
+		session->bucket_next->bucket_at = session->bucket_at;
+}
+
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session)
 {
@@ -39,8 +64,7 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 	session->transport = "tcp";
 	session->id = ++sessions->last_id;
 	session->opened_ns = fp_clock_ns();
-	session->next = sessions->first;
-	sessions->first = session;
+	enter(sessions, session);
 	count(sessions, session, 1);
 	*ret_session = fp_take_ptr(session);
 	return 0;
@@ -80,11 +104,7 @@ int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_
 
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session)
 {
-	struct fp_node_session **p = &sessions->first;
-
-	while (*p != session)
-		p = &(*p)->next;
-	*p = session->next;
+	leave(session);
 	count(sessions, session, -1);
 	fp_node_session_disarm(session);
 	fp_node_leases_done(&session->leases);
@@ -95,10 +115,10 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 
 struct fp_node_session *fp_node_session_by_id(const struct fp_node_sessions *sessions, uint64_t id)
 {
-	struct fp_node_session *session = sessions->first;
+	struct fp_node_session *session = sessions->buckets[id % FP_SESSION_BUCKETS];
 
 	while (session && session->id != id)
-		session = session->next;
+		session = session->bucket_next;
 	return session;
 }
 

@@ -29,6 +29,8 @@
  */
 #define FP_MAX_TRUSTED 2
 
+#define FP_SESSION_BUCKETS 1024u
+
 #define FP_MAX_OPERATORS 8 /* sessions that look after the node: max_sessions does not count them */
 
 /*
@@ -39,8 +41,9 @@
 #define FP_MAX_ADOPTED (1u << 17)
 
 struct fp_node_session {
-	struct fp_node_session *next;
-	uint64_t id; /* never reused while the node runs */
+	struct fp_node_session *next, **at;               /* at: the pointer that points here */
+	struct fp_node_session *bucket_next, **bucket_at; /* of those whose ids end alike */
+	uint64_t id;                                      /* never reused while the node runs */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	/* It was resumed, and the client has not used the new connection yet. */
 	bool unconfirmed;
@@ -77,7 +80,8 @@ struct fp_node_session {
 /* Zero-initialised, it is empty. */
 struct fp_node_sessions {
 	struct fp_node_session *first;
-	unsigned n;           /* without those of operators */
+	struct fp_node_session *buckets[FP_SESSION_BUCKETS]; /* by id */
+	unsigned n;                                          /* without those of operators */
 	unsigned n_operators; /* those of operators; their limit counts connections */
 	uint64_t last_id;
 };

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -294,6 +295,38 @@ static void test_adopted_without_memory(void **state)
 }
 #endif
 
+/* More clients and sessions than there are buckets are found, and forgotten in any order. */
+static void test_many_clients(void **state)
+{
+	enum { N = 3000 };
+	static struct fp_clients clients;
+	static struct fp_node_sessions sessions;
+	static struct fp_client *client[N];
+	static struct fp_node_session *session[N];
+	char name[FP_CLIENT_NAME_LEN];
+
+	for (unsigned i = 0; i < N; i++) {
+		snprintf(name, sizeof(name), "10.0.%u.%u", i / 256, i % 256);
+		client[i] = fp_client_get(&clients, name);
+		assert_int_equal(fp_node_session_open(&sessions, client[i], "s", "here", &session[i]), 0);
+	}
+	assert_int_equal(clients.n, N);
+	for (unsigned step = 0; step < N; step++) {
+		unsigned i = step * 1009 % N; /* each once: 1009 is prime */
+		uint64_t id = session[i]->id;
+
+		assert_ptr_equal(fp_client_get(&clients, client[i]->name), client[i]);
+		assert_ptr_equal(fp_node_session_by_id(&sessions, id), session[i]);
+		fp_node_session_end(&sessions, session[i]);
+		assert_null(fp_node_session_by_id(&sessions, id));
+		fp_client_put(client[i]);
+		fp_client_put(client[i]);
+	}
+	assert_int_equal(clients.n, 0);
+	assert_null(clients.first);
+	assert_null(sessions.first);
+}
+
 #define N_SESSIONS 12
 #define N_STEPS    5000
 
@@ -399,6 +432,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_adopted_while_being_made, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_adopted_and_leased, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_adopted_without_memory, setup, teardown),
+	    cmocka_unit_test(test_many_clients),
 	    cmocka_unit_test_setup_teardown(test_random_families, setup, teardown),
 	};
 
