@@ -179,8 +179,9 @@ struct json_out {
 
 struct json_column {
 	const char *name;
-	int width; /* of its title and cells */
-	bool idle; /* no row says anything there but 0, false or nothing */
+	int width;    /* of its title and cells */
+	bool idle;    /* no row says anything there but 0, false or nothing */
+	bool is_text; /* some row has text there, which may be cut */
 };
 
 struct json_table {
@@ -205,7 +206,7 @@ static struct json_column *column_of(struct json_table *table, const char *name)
 			return &table->columns[i];
 	if (table->n == MAX_COLUMNS)
 		return NULL;
-	table->columns[table->n] = (struct json_column){name, width_of(title_of(name, title)), true};
+	table->columns[table->n] = (struct json_column){name, width_of(title_of(name, title)), true, false};
 	return &table->columns[table->n++];
 }
 
@@ -225,6 +226,7 @@ static void measure_table(const json_t *list, struct json_table *table)
 				continue;
 			column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
 			column->idle &= says_nothing(value);
+			column->is_text |= json_is_string(value);
 		}
 }
 
@@ -248,7 +250,9 @@ static void choose_columns(struct json_out *out, const struct json_table *table,
 
 	for (unsigned i = 0; i < table->n; i++) {
 		const struct json_column *from = &table->columns[i];
-		int least = FP_MIN(from->width, FP_MAX(CELL_LEAST, width_of(title_of(from->name, title))));
+		int short_of_it = FP_MAX(CELL_LEAST, width_of(title_of(from->name, title)));
+		/* half a number is another number */
+		int least = from->is_text ? FP_MIN(from->width, short_of_it) : from->width;
 		unsigned gap = i + 1 < table->n;
 
 		columns[i] = (struct fp_column){

@@ -120,6 +120,17 @@ static void a_long_table_loses_rows_and_long_cells_their_ends(void **state)
 	             "t:\n  n  name\n  1  twenty-four chara\n");
 }
 
+/* A column of numbers has room for all of them, or goes. */
+static void numbers_are_not_cut(void **state)
+{
+	const struct fp_json_brief brief = {.width = 40};
+	const char *cell = "{\"median\":4.799,\"min\":4.767,\"max\":4.831}";
+	char json[256];
+
+	snprintf(json, sizeof(json), "{\"t\":[{\"a\":%s,\"b\":%s}]}", cell, cell);
+	assert_brief(json, &brief, true, "t:\n  a\n  4.799 [4.767 4.831]\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -132,6 +143,7 @@ int main(void)
 	    cmocka_unit_test(members_go_on_in_further_lines),
 	    cmocka_unit_test(a_wide_table_loses_columns),
 	    cmocka_unit_test(a_long_table_loses_rows_and_long_cells_their_ends),
+	    cmocka_unit_test(numbers_are_not_cut),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
