@@ -600,6 +600,7 @@ static void done(struct fp_node_server *server)
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_close(server->pools.items[i]);
 	free(server->pools.items);
+	free(server->status.text);
 	fp_notify_close(&server->notify);
 	fp_cleanup_close(&server->signal_fd);
 }

@@ -20,6 +20,7 @@
 #include "notify.h"
 #include "refusal_counts.h"
 #include "session.h"
+#include "status.h"
 #include "stranger.h"
 #include "turns.h"
 #include "cm_server.h"
@@ -57,6 +58,7 @@ struct fp_node_server {
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_refusal_counts refusals;
+	struct fp_status_recent status;
 	uint64_t start_ns;
 	bool draining;           /* no new leases: DRAIN */
 	bool stopping;           /* no new connections either: SIGTERM */

@@ -334,12 +334,13 @@ static int handle_info(struct fp_conn *conn)
 
 static int handle_status(struct fp_conn *conn)
 {
-	fp_autofree char *text = NULL;
+	const char *text;
 	size_t len;
+	int made;
 
-	if (fp_status_json(conn->server, &text, &len) < 0)
+	if (fp_status_recent(conn->server, &text, &len, &made) < 0)
 		return -EREMOTEIO;
-	fp_conn_charge(conn, STATUS_COST * len);
+	fp_conn_charge(conn, (made ? STATUS_COST : 1) * len);
 	fp_request_answer(conn, FP_WIRE_STATUS_REPLY, text, len);
 	return 0;
 }

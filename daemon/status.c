@@ -14,6 +14,8 @@
 #include "units.h"
 
 #define SESSION_MAX_BYTES 768 /* the most that one session's object takes */
+#define PERIOD_NS         (100 * FP_NSEC_PER_MSEC)
+#define MADE_A_PERIOD     20u
 #define MAX_DEVICES       32u
 
 typedef unsigned long long ull;
@@ -237,6 +239,31 @@ int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_l
 	}
 	*ret_text = text;
 	*ret_len = len;
+	return 0;
+}
+
+int fp_status_recent(struct fp_node_server *server, const char **ret_text, size_t *ret_len, int *ret_made)
+{
+	struct fp_status_recent *recent = &server->status;
+	uint64_t now_ns = fp_clock_ns();
+	char *text;
+	int r;
+
+	if (now_ns > recent->since_ns + PERIOD_NS) {
+		recent->since_ns = now_ns;
+		recent->n = 0;
+	}
+	*ret_made = recent->n < MADE_A_PERIOD || !recent->text;
+	if (*ret_made) {
+		r = fp_status_json(server, &text, &recent->len);
+		if (r < 0)
+			return r;
+		free(recent->text);
+		recent->text = text;
+		recent->n++;
+	}
+	*ret_text = recent->text;
+	*ret_len = recent->len;
 	return 0;
 }
 

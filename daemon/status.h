@@ -5,8 +5,25 @@
 #define FP_STATUS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct fp_node_server;
+
+/* The newest text. Zero-initialised, there is none. */
+struct fp_status_recent {
+	char *text; /* malloc'd */
+	size_t len;
+	uint64_t since_ns; /* when the present period began */
+	unsigned n;        /* texts made in it */
+};
+
+/*
+ * The text for a STATUS. Making one takes longer than anything else that a client may ask, and with
+ * shards all links wait for it. So in 100 ms at most 20 are made, and further askers get the
+ * newest. 0; *ret_text belongs to the server, until the next call; *ret_made is 1 if it was made
+ * now. Errors: as of fp_status_json.
+ */
+int fp_status_recent(struct fp_node_server *server, const char **ret_text, size_t *ret_len, int *ret_made);
 
 /*
  * One JSON object of at most FP_WIRE_MAX_STATUS bytes: if there are more sessions than fit,

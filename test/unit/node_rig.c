@@ -216,6 +216,7 @@ int node_rig_teardown(void **state)
 	fp_worker_stop(server->worker);
 	fp_pools_done(&server->pools);
 	fp_pool_close(rig.pool);
+	free(server->status.text);
 	fp_config_free(server->config);
 	fp_cleanup_close(&rig.listener);
 	return 0;

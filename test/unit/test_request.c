@@ -339,6 +339,29 @@ static void test_attach(void **state)
 
 /* ---- adoption ---- */
 
+/* Whoever asks without a pause gets the newest text again, until a while has passed. */
+static void test_status_flood(void **state)
+{
+	struct fp_node_server *server = &rig.server;
+	const char *text, *last = NULL;
+	unsigned n_made = 0;
+	size_t len;
+	int made = 1;
+
+	server->status.since_ns = UINT64_MAX / 2; /* its period does not end during the test */
+	while (made && n_made < 1000) {
+		assert_int_equal(fp_status_recent(server, &text, &len, &made), 0);
+		n_made += (unsigned)made;
+		if (made)
+			last = text;
+	}
+	assert_in_range(n_made, 10, 100);
+	assert_ptr_equal(text, last);
+	server->status.since_ns = 0;
+	assert_int_equal(fp_status_recent(server, &text, &len, &made), 0);
+	assert_int_equal(made, 1);
+}
+
 static void test_adopt(void **state)
 {
 	struct peer parent = peer_open(false, 0), child = peer_open(true, 0);
@@ -530,6 +553,7 @@ int main(void)
 	    TEST(test_memfd_cannot_be_passed),
 	    TEST(test_release),
 	    TEST(test_attach),
+	    TEST(test_status_flood),
 	    TEST(test_adopt),
 	    TEST(test_info),
 	    TEST(test_status),
