@@ -465,7 +465,7 @@ static void replace_own(char *own, size_t len, int fd)
 	assert_fails(map_own(own, len, private | MAP_FIXED | MAP_STACK, -1), ENOMEM);
 	assert_fails(map_own(own, len, MAP_SHARED | MAP_FIXED, fd), ENOMEM);
 	assert_fails(map_own(own, len, MAP_PRIVATE | MAP_FIXED, fd), ENOMEM);
-	assert_fails(map_own(own - PAGE, len, private | MAP_FIXED, -1), ENOMEM);
+	assert_fails(map_own(own - PAGE, len + PAGE, private | MAP_FIXED, -1), ENOMEM);
 	assert_fails(map_own(own, len, private | MAP_FIXED_NOREPLACE, -1), EEXIST);
 	assert_fails(map_own(own, len, MAP_SHARED | MAP_FIXED_NOREPLACE, fd), EEXIST);
 	assert_fails(mremap(far, PAGE, len, MREMAP_MAYMOVE | MREMAP_FIXED, own), EINVAL);
