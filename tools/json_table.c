@@ -226,7 +226,7 @@ static void measure_table(const json_t *list, struct json_table *table)
 				continue;
 			column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
 			column->idle &= says_nothing(value);
-			column->is_text |= json_is_string(value);
+			column->is_text |= json_is_string(value) || json_is_array(value);
 		}
 }
 
