@@ -179,9 +179,9 @@ struct json_out {
 
 struct json_column {
 	const char *name;
-	int width;    /* of its title and cells */
-	bool idle;    /* no row says anything there but 0, false or nothing */
-	bool is_text; /* some row has text there, which may be cut */
+	int width;      /* of its title and cells */
+	bool idle;      /* no row says anything there but 0, false or nothing */
+	bool is_spread; /* some row has "median [min max]" there, which must not be cut */
 };
 
 struct json_table {
@@ -226,7 +226,7 @@ static void measure_table(const json_t *list, struct json_table *table)
 				continue;
 			column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
 			column->idle &= says_nothing(value);
-			column->is_text |= json_is_string(value) || json_is_array(value);
+			column->is_spread |= json_object_get(value, "median") != NULL;
 		}
 }
 
@@ -252,7 +252,7 @@ static void choose_columns(struct json_out *out, const struct json_table *table,
 		const struct json_column *from = &table->columns[i];
 		int short_of_it = FP_MAX(CELL_LEAST, width_of(title_of(from->name, title)));
 		/* half a number is another number */
-		int least = from->is_text ? FP_MIN(from->width, short_of_it) : from->width;
+		int least = from->is_spread ? from->width : FP_MIN(from->width, short_of_it);
 		unsigned gap = i + 1 < table->n;
 
 		columns[i] = (struct fp_column){
