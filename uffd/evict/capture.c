@@ -149,6 +149,13 @@ static bool is_open(int prot)
 	return (prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
 }
 
+/* The kernel refuses for good: reclaim then grants more local memory instead of waiting. */
+static ssize_t sealed(struct fp_far *far)
+{
+	atomic_store_explicit(&far->sealed, true, memory_order_relaxed);
+	return -EPERM;
+}
+
 /* Pages that are accessible, but not open: makes them writable for the time of the move. */
 static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, int prot)
 {
@@ -159,9 +166,12 @@ static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, in
 
 	if (fp_uffd_protect(&far->uffd, addr, len, true) < 0)
 		return -EPERM;
-	r = mprotect(addr, len, prot | PROT_READ | PROT_WRITE) == 0 ? move_run(far, run) : -EPERM;
-	while (mprotect(addr, len, prot) < 0)
-		sched_yield(); /* only memory for the kernel's own tables can be missing */
+	if (fp_unheld_protect(addr, len, prot | PROT_READ | PROT_WRITE) < 0) {
+		protect_clean(far, run->page, run->n);
+		return sealed(far);
+	}
+	r = move_run(far, run);
+	(void)fp_unheld_protect(addr, len, prot);
 	moved = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 0;
 	protect_clean(far, run->page + moved, run->n - moved);
 	return r;
@@ -171,16 +181,19 @@ static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, in
 static ssize_t take_hidden(struct fp_far *far, const struct capture_run *run)
 {
 	char *addr = fp_far_addr(far, run->page);
+	int r;
 
+	if (fp_unheld_protect(addr, FP_PAGE_SIZE, PROT_NONE) < 0) /* fp_unheld_keep could not do its work */
+		return sealed(far);
 	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
 		return -EPERM;
 	if (fp_presence_is_absent(far->pagemap_fd, addr))
 		return -ENOENT;
-	if (fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst) ||
-	    !fp_unheld_keep(&far->uffd, addr, PROT_NONE))
+	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst);
+	if (r == 0 || (r == -EBUSY && !fp_unheld_keep(&far->uffd, addr, PROT_NONE)))
 		return FP_PAGE_SIZE;
 	protect_clean(far, run->page, 1);
-	return -EPERM;
+	return r == -EPERM ? sealed(far) : -EPERM;
 }
 
 /* The program's mapping can't change meanwhile: the caller has its lock. */

@@ -16,10 +16,12 @@
 
 #define TRIES 3u /* the kernel may be busy with a page, or have it in a processor's own list */
 
-bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
+int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 {
-	if (!fp_process_memory_read(mem_fd, addr, ret_bytes) || madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
-		return false;
+	if (!fp_process_memory_read(mem_fd, addr, ret_bytes))
+		return -EIO;
+	if (madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
+		return -errno;
 	/*
 	 * the page may have been written before MADV_FREE made it clean. If this read fails, the
 	 * kernel has dropped the page already, and the first copy is right
@@ -28,9 +30,9 @@ bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 	for (unsigned i = 0; i < TRIES; i++) {
 		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
 		if (fp_presence_is_absent(pagemap_fd, addr))
-			return true;
+			return 0;
 	}
-	return false;
+	return -EBUSY;
 }
 
 /*
@@ -46,16 +48,23 @@ static bool touch(void *addr)
 	       errno != EFAULT;
 }
 
+int fp_unheld_protect(void *addr, size_t len, int prot)
+{
+	int r;
+
+	while ((r = mprotect(addr, len, prot)) < 0 && errno == ENOMEM)
+		sched_yield();
+	return r < 0 ? -errno : 0;
+}
+
 bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot)
 {
 	bool kept;
 
-	while (mprotect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE) < 0)
-		sched_yield(); /* only memory for the kernel's own tables can be missing */
+	(void)fp_unheld_protect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE);
 	while (fp_uffd_protect(uffd, addr, FP_PAGE_SIZE, false) == -EAGAIN)
 		sched_yield();
 	kept = touch(addr);
-	while (mprotect(addr, FP_PAGE_SIZE, prot) < 0)
-		sched_yield();
+	(void)fp_unheld_protect(addr, FP_PAGE_SIZE, prot);
 	return kept;
 }

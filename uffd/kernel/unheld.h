@@ -13,14 +13,16 @@
 #define FP_UNHELD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "uffd.h"
 
 /*
- * Copies a present page to ret_bytes, and drops it. False: it is still there, or was not there at
- * all. If it is there, the kernel may still drop it at any time, until fp_unheld_keep.
+ * Copies a present page to ret_bytes, and drops it. 0: done. -EBUSY: the page is still there, and
+ * the kernel may drop it at any time until fp_unheld_keep. Nothing has changed after -EINVAL (the
+ * page is locked), -EPERM (sealed, or a filter forbids madvise) and -EIO (the page can't be read).
  */
-bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
+int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
 
 /*
  * Ends the kernel's right to drop the page, whose protection is prot: makes the page dirty, without
@@ -28,5 +30,11 @@ bool fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
  * False: the kernel has dropped it before that, and the bytes that fp_unheld_take copied are right.
  */
 bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot);
+
+/*
+ * mprotect(2) that waits while the kernel has no memory for its own tables. 0 or a negative errno:
+ * -EPERM if the memory is sealed, or a filter forbids the call.
+ */
+int fp_unheld_protect(void *addr, size_t len, int prot);
 
 #endif

@@ -39,33 +39,43 @@ static void install(struct fp_far *far, uint32_t page, const void *bytes)
 }
 
 /* Without UFFDIO_MOVE. */
-static int copy_unheld(struct fp_far *far, uint32_t from, uint32_t to)
+static ssize_t copy_unheld(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char bytes[FP_PAGE_SIZE], *src = fp_far_addr(far, from);
+	int r;
 
 	if (fp_uffd_protect(&far->uffd, src, FP_PAGE_SIZE, true) < 0)
 		return -ENOMEM;
 	if (fp_presence_is_absent(far->pagemap_fd, src))
 		return -ENOENT;
-	if (!fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes) &&
-	    fp_unheld_keep(&far->uffd, src, PROT_READ | PROT_WRITE))
-		return -EBUSY;
+	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes);
+	if (r < 0 && r != -EBUSY)
+		return r;
+	if (r == -EBUSY && fp_unheld_keep(&far->uffd, src, PROT_READ | PROT_WRITE))
+		return r;
 	install(far, to, bytes);
-	return 0;
+	return FP_PAGE_SIZE;
+}
+
+/* Takes a page to its new place. Returns its length, or a negative errno: -EINVAL if it is
+ * locked. */
+static ssize_t take_page(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	return far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, fp_far_addr(far, to),
+	                                           fp_far_addr(far, from), FP_PAGE_SIZE)
+	                            : copy_unheld(far, from, to);
 }
 
 /*
  * If a bare call has locked the page, it must be unlocked to move. Then the lock moves with the
  * bytes, as in the kernel.
  */
-static ssize_t move_locked(struct fp_far *far, char *src, char *dst)
+static ssize_t take_locked(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	ssize_t r = munlock(src, FP_PAGE_SIZE) < 0
-	                ? -EBUSY
-	                : fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE);
+	ssize_t r = munlock(fp_far_addr(far, from), FP_PAGE_SIZE) < 0 ? -EBUSY : take_page(far, from, to);
 
 	if (r > 0)
-		(void)mlock2(dst, FP_PAGE_SIZE, MLOCK_ONFAULT);
+		(void)mlock2(fp_far_addr(far, to), FP_PAGE_SIZE, MLOCK_ONFAULT);
 	return r;
 }
 
@@ -75,15 +85,13 @@ static ssize_t move_locked(struct fp_far *far, char *src, char *dst)
  */
 static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	char *src = fp_far_addr(far, from), *dst = fp_far_addr(far, to);
 	uint64_t until = fp_clock_ns() + HELD_NS;
 	ssize_t r;
 
 	do {
-		r = far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE)
-		                         : copy_unheld(far, from, to);
+		r = take_page(far, from, to);
 		if (r == -EINVAL)
-			r = move_locked(far, src, dst);
+			r = take_locked(far, from, to);
 		if (r >= 0 || r == -ENOENT)
 			return r < 0 ? (int)r : 0;
 		if (r != -EBUSY || !far->capture_by_move || fp_capture_unshare(far, from) < 0)
