@@ -183,7 +183,7 @@ class Named(unittest.TestCase):
     def test_a_broken_change_changes_nothing(self):
         self.reload(named((BOB, ", rights: [root]")), "no right is called 'root'")
         self.reload(named((BOB, ""), (BOB, "")), "with the name 'bobby'")
-        self.reload(BOTH, "restart the node")
+        self.reload(BOTH, "a restart of the node: auth")
         self.open(ALICE).lease(MIB)
         self.refused(DENIED, self.node.session)
 

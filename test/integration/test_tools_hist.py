@@ -472,9 +472,7 @@ class CommandLine(toolcase.ToolCase):
         self.assertRegex(self.farpage("--version")[1].decode(), r"^farpage \d+\.\d+\.\d+\n$")
 
     def test_wrong(self):
-        self.assertFails(self.farpage(), 2, "usage")
         self.assertFails(self.farpage("nonsense"), 2, "nonsense")
-        self.assertFails(self.farpage("bench"), 2, "usage")
         self.assertFails(self.farpage("bench", "nonsense"), 2, "nonsense")
         self.assertFails(self.farpage("bench", "fault", "--pages", "0"), 2, "--pages 0")
         self.assertFails(self.farpage("bench", "fault", "--transport", "pigeon"), 2, "pigeon")
