@@ -24,7 +24,7 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 		return -errno;
 	/*
 	 * the page may have been written before MADV_FREE made it clean. If this read fails, the
-	 * kernel has dropped the page already, and the first copy is right
+	 * kernel has dropped the page already, and the first copy is all there is
 	 */
 	(void)fp_process_memory_read(mem_fd, addr, ret_bytes);
 	for (unsigned i = 0; i < TRIES; i++) {

@@ -5,9 +5,9 @@
  *
  * The proof is the kernel's. It may discard a page that was given MADV_FREE, and MADV_PAGEOUT asks
  * it to do so at once. It discards the page only if its reference count is that of its mappings
- * alone, and it is not dirty (mm/rmap.c, try_to_unmap_one, Linux 5.18 to 6.18). Who writes to a
- * page by a reference marks it dirty before the reference ends. So a page that vanishes was held by
- * nobody, and written by nobody since MADV_FREE.
+ * alone, and it is not dirty (mm/rmap.c, try_to_unmap_one, from Linux 5.18 on). So a page that
+ * vanishes was held by nobody at that time. Who wrote to it by a reference before has mostly marked
+ * it dirty. doc/kernel.md names the gaps: all of them are writes that end meanwhile.
  */
 #ifndef FP_UNHELD_H
 #define FP_UNHELD_H
