@@ -400,11 +400,11 @@ int fp_admission_auth(struct fp_conn *conn)
 	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
 	int r;
 
-	fp_admission_end_trust(conn);
-	if (auth->given && !secret) {
+	if (auth->given && !secret) { /* it is trusted, and keeps its place, until it is gone */
 		refuse_secret(conn);
 		return 0;
 	}
+	fp_admission_end_trust(conn);
 	r = enter(conn, secret);
 	if (r == 0 && fp_conn_is_control(conn))
 		arm_session(conn);

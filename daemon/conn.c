@@ -79,13 +79,19 @@ void fp_conn_unhold(struct fp_conn *conn)
 
 static void hold(struct fp_conn *conn)
 {
+	unsigned n_fds;
+
 	fp_conn_unhold(conn);
 	if (!conn->client)
 		return;
 	conn->held_bytes = conn->outbox.held_bytes + conn->stash_bytes;
 	conn->client->held_bytes[conn->shard->idx] += conn->held_bytes;
-	if (conn->session && conn->session->memfd)
-		count_fds(conn, conn->outbox.n_fds + conn->leasing);
+	/* they wait after BYE, too. A lease that is being made counts if its answer must wait */
+	n_fds = conn->outbox.n_fds;
+	if (conn->session && conn->session->memfd && conn->outbox.n)
+		n_fds += conn->leasing;
+	if (n_fds)
+		count_fds(conn, n_fds);
 }
 
 /*

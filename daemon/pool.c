@@ -409,20 +409,22 @@ static void warn_huge_pages(const struct fp_pool_config *pools, unsigned n)
 		fp_log(
 		    FP_LOG_WARNING, "pool",
 		    "pools of hugetlb need %llu huge pages, this machine has %llu: set vm.nr_hugepages (see "
-		    "farpaged.yaml(5)), or the node does not start",
+		    "farpaged.yaml(5)), or the node may not start",
 		    (unsigned long long)wanted, (unsigned long long)have);
 }
 
 int fp_pools_check(const struct fp_pool_config *pools, unsigned n, struct fp_conf_error *error)
 {
-	uint64_t wanted = sum_in_memory(pools, n, true), have = meminfo_number("MemTotal:") << 10;
+	uint64_t wanted = sum_in_memory(pools, n, true);
+	uint64_t have = (meminfo_number("MemTotal:") + meminfo_number("SwapTotal:")) << 10;
 	char wanted_text[16], have_text[16];
 
 	warn_huge_pages(pools, n);
 	if (wanted <= have || !have)
 		return 0;
 	snprintf(error->text, sizeof(error->text),
-	         "pools with preallocate need %s, and this machine has %s in all: make them smaller",
+	         "pools with preallocate need %s, and this machine has %s in all, its swap included: make "
+	         "them smaller",
 	         fp_size_format(wanted, wanted_text, sizeof(wanted_text)),
 	         fp_size_format(have, have_text, sizeof(have_text)));
 	return -ENOMEM;

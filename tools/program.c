@@ -115,15 +115,16 @@ static int find_loader(int fd, const Elf64_Ehdr *header, char *ret_path, size_t 
 	return 0;
 }
 
-/*
- * True if this is the loader of another C library (musl's is ld-musl-x86_64.so.1). Farpage's
- * libraries need the GNU C library, whose loader has the same name wherever it lies.
- */
+/* True if this is the loader of another C library, such as ld-musl-x86_64.so.1. */
 static bool is_foreign_loader(const char *path)
 {
-	const char *slash = strrchr(path, '/');
+	static const char *const others[] = {"ld-musl", "ld-uClibc", "ld64-uClibc", "linker"};
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
-	return strncmp(slash ? slash + 1 : path, "ld-linux", strlen("ld-linux")) != 0;
+	for (size_t i = 0; i < FP_ARRAY_LEN(others); i++)
+		if (strncmp(name, others[i], strlen(others[i])) == 0)
+			return true;
+	return false;
 }
 
 /* Reads a section whole. The caller frees it. NULL: it can't be read, or memory is short. */
@@ -140,35 +141,54 @@ static char *read_section(int fd, const Elf64_Shdr *section)
 	return bytes;
 }
 
-/* True if the string table has the name of a sanitizer's start function. */
-static bool names_sanitizer(const char *names, size_t len)
+/* True for the name of a sanitizer's start function. */
+static bool is_sanitizer_start(const char *name)
 {
 	static const char *const starts[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
 	                                     "__lsan_init"};
 
 	for (size_t i = 0; i < FP_ARRAY_LEN(starts); i++)
-		if (memmem(names, len, starts[i], strlen(starts[i]) + 1))
+		if (strcmp(name, starts[i]) == 0)
 			return true;
 	return false;
 }
 
+static bool read_section_header(int fd, const Elf64_Ehdr *header, unsigned i, Elf64_Shdr *ret_section)
+{
+	off_t at = (off_t)(header->e_shoff + (uint64_t)i * header->e_shentsize);
+
+	return i < header->e_shnum &&
+	       pread(fd, ret_section, sizeof(*ret_section), at) == sizeof(*ret_section);
+}
+
+/* A weak symbol that is undefined only asks whether there is a sanitizer. */
+static bool is_asked(const Elf64_Sym *symbol)
+{
+	return symbol->st_shndx == SHN_UNDEF && ELF64_ST_BIND(symbol->st_info) == STB_WEAK;
+}
+
 /*
  * True if the program was built with a sanitizer that owns the program's memory. Its runtime lies
- * in the program or in a library; either way, the names of dynamic symbols show it.
+ * in the program or in a library; either way, the dynamic symbols show it.
  */
 static bool has_sanitizer(int fd, const Elf64_Ehdr *header)
 {
-	for (unsigned i = 0; i < header->e_shnum; i++) {
-		off_t at = (off_t)(header->e_shoff + (uint64_t)i * header->e_shentsize);
-		fp_autofree char *names = NULL;
-		Elf64_Shdr section;
+	fp_autofree char *symbols = NULL, *names = NULL;
+	Elf64_Shdr table = {0}, strings;
+	unsigned i = 0;
 
-		if (pread(fd, &section, sizeof(section), at) != sizeof(section))
-			return false;
-		if (section.sh_type != SHT_STRTAB || !(section.sh_flags & SHF_ALLOC))
-			continue;
-		names = read_section(fd, &section);
-		if (names && names_sanitizer(names, section.sh_size))
+	while (read_section_header(fd, header, i, &table) && table.sh_type != SHT_DYNSYM)
+		i++;
+	if (table.sh_type != SHT_DYNSYM || !read_section_header(fd, header, table.sh_link, &strings))
+		return false;
+	symbols = read_section(fd, &table);
+	names = read_section(fd, &strings);
+	for (size_t k = 0; symbols && names && k < table.sh_size / sizeof(Elf64_Sym); k++) {
+		Elf64_Sym symbol;
+
+		memcpy(&symbol, symbols + k * sizeof(symbol), sizeof(symbol));
+		if (symbol.st_name < strings.sh_size && !is_asked(&symbol) &&
+		    is_sanitizer_start(names + symbol.st_name))
 			return true;
 	}
 	return false;

@@ -128,10 +128,17 @@ static void explain_number(const struct fp_refusal *refusal, char *buf, size_t l
 		         refusal->is_share ? "one client may have" : "half of LimitNOFILE= allows");
 		break;
 	case FP_REFUSAL_UNRECEIVED:
+		if (refusal->by_files && !refusal->is_share) {
+			snprintf(buf, len,
+			         "the descriptors of %llu lease%s wait for clients to receive them, as many "
+			         "as a sixteenth of LimitNOFILE= allows: raise " FILES,
+			         used, fp_plural(used));
+			break;
+		}
 		snprintf(buf, len,
 		         "the client has not received the descriptors of its last %llu lease%s: it must "
 		         "read the node's answers first",
-		         limit, fp_plural(limit));
+		         used, fp_plural(used));
 		break;
 	case FP_REFUSAL_LINKS:
 		snprintf(buf, len,

@@ -101,7 +101,8 @@ static void a_dynamic_program_and_its_scripts_pass(void **state)
 }
 
 static const char *loader = "/lib64/ld-linux-x86-64.so.2"; /* which write_elf names */
-static const char *symbols = "";                           /* its names of dynamic symbols */
+static const char *symbols = "";                           /* its one dynamic symbol, undefined */
+static unsigned char binding = STB_GLOBAL;                 /* of that symbol */
 
 /*
  * Writes an ELF header as this machine's linker does, with one program header of the given type,
@@ -112,7 +113,8 @@ static void write_elf(uint32_t type, uint16_t machine)
 	struct {
 		Elf64_Ehdr header;
 		Elf64_Phdr segment;
-		Elf64_Shdr section;
+		Elf64_Shdr sections[2];
+		Elf64_Sym symbol;
 		char loader[64], symbols[64];
 	} elf = {0};
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -127,13 +129,16 @@ static void write_elf(uint32_t type, uint16_t machine)
 		elf.header.e_machine = machine;
 	elf.segment = (Elf64_Phdr){
 	    .p_type = type, .p_offset = offsetof(__typeof__(elf), loader), .p_filesz = sizeof(elf.loader)};
-	elf.header.e_shoff = offsetof(__typeof__(elf), section);
-	elf.header.e_shnum = 1;
-	elf.header.e_shentsize = sizeof(elf.section);
-	elf.section = (Elf64_Shdr){.sh_type = SHT_STRTAB,
-	                           .sh_flags = SHF_ALLOC,
-	                           .sh_offset = offsetof(__typeof__(elf), symbols),
-	                           .sh_size = sizeof(elf.symbols)};
+	elf.header.e_shoff = offsetof(__typeof__(elf), sections);
+	elf.header.e_shnum = 2;
+	elf.header.e_shentsize = sizeof(elf.sections[0]);
+	elf.sections[0] = (Elf64_Shdr){.sh_type = SHT_STRTAB,
+	                               .sh_offset = offsetof(__typeof__(elf), symbols),
+	                               .sh_size = sizeof(elf.symbols)};
+	elf.sections[1] = (Elf64_Shdr){.sh_type = SHT_DYNSYM,
+	                               .sh_offset = offsetof(__typeof__(elf), symbol),
+	                               .sh_size = sizeof(elf.symbol)};
+	elf.symbol.st_info = ELF64_ST_INFO(binding, STT_FUNC);
 	snprintf(elf.loader, sizeof(elf.loader), "%s", loader);
 	snprintf(elf.symbols, sizeof(elf.symbols), "%s", symbols);
 	write_file("elf", &elf, sizeof(elf), 0755);
@@ -168,7 +173,7 @@ static void another_c_library_is_refused(void **state)
 	write_elf(PT_INTERP, 0);
 	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), -ENOEXEC);
 	assert_non_null(strstr(error, loader));
-	loader = "/gnu/store/glibc-2.39/lib/ld-linux-x86-64.so.2";
+	loader = "/opt/glibc/lib/ld-2.31.so";
 	write_elf(PT_INTERP, 0);
 	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), 0);
 }
@@ -185,6 +190,10 @@ static void a_sanitizer_is_refused(void **state)
 		assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), -ENOEXEC);
 		assert_non_null(strstr(error, "sanitizer"));
 	}
+	binding = STB_WEAK; /* the program asks whether there is one */
+	write_elf(PT_INTERP, 0);
+	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), 0);
+	binding = STB_GLOBAL;
 	symbols = "__ubsan_init"; /* it leaves memory alone */
 	write_elf(PT_INTERP, 0);
 	assert_int_equal(fp_program_check(path_of("elf"), error, sizeof(error)), 0);
