@@ -47,6 +47,9 @@ static struct fp_promised promised(const struct fp_pools *pools)
 			sum.on_use_bytes += pool->used_bytes;
 		else if (pool->backing != FP_BACKING_HUGETLB)
 			sum.preallocated_bytes += pool->used_bytes;
+		if (pool->backing != FP_BACKING_HUGETLB)
+			sum.pools_bytes +=
+			    pool->preallocate ? pool->size_bytes : pool->used_bytes + pool->leaving_bytes;
 	}
 	return sum;
 }

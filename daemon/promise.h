@@ -23,6 +23,7 @@ struct fp_promise {
 struct fp_promised {
 	uint64_t on_use_bytes;       /* of pools that take memory on use: maybe not touched yet */
 	uint64_t preallocated_bytes; /* of preallocated pools */
+	uint64_t pools_bytes;        /* the most that pools of both kinds have of this process's memory */
 };
 
 /* Updates the promise after a look at the host. Reads /proc/self/status. */
