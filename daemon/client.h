@@ -54,6 +54,8 @@ struct fp_client {
 	uint64_t adopted_places;
 	/* Turns of its connections in each loop. The index is that of the shard. */
 	struct fp_turn_client turns[1 + FP_MAX_SHARDS];
+	/* Bytes of texts that were made for its STATUSes in that period: see fp_status_recent. */
+	uint64_t status_period, status_bytes;
 	/*
 	 * Bytes of the client's leases. They count until the pool has the memory back. That is when
 	 * no lease, no request and no client's descriptor uses it any more.

@@ -338,7 +338,7 @@ static int handle_status(struct fp_conn *conn)
 	size_t len;
 	int made;
 
-	if (fp_status_recent(conn->server, &text, &len, &made) < 0)
+	if (fp_status_recent(conn->server, conn->session->client, &text, &len, &made) < 0)
 		return -EREMOTEIO;
 	fp_conn_charge(conn, (made ? STATUS_COST : 1) * len);
 	fp_request_answer(conn, FP_WIRE_STATUS_REPLY, text, len);
@@ -555,12 +555,21 @@ static void refuse_malformed(struct fp_conn *conn, const char *reason)
 	fp_conn_refuse(conn, FP_WIRE_MALFORMED, &refusal, reason);
 }
 
+/* Links are another matter: a shard may serve them. */
+static bool may_change_state(const struct fp_conn *conn, uint8_t type)
+{
+	return fp_conn_is_control(conn) && type != FP_WIRE_STATUS && type != FP_WIRE_INFO &&
+	       type != FP_WIRE_PING;
+}
+
 /* The handler's result, or -EPERM if the client may not ask that. */
 static int handle(struct fp_conn *conn, uint8_t type)
 {
 	enum fp_right right = handlers[type].right;
 
 	conn->refusal = (struct fp_refusal){.cause = FP_REFUSAL_NONE};
+	if (may_change_state(conn, type))
+		conn->server->status.n_acts++;
 	if (right && !may(conn, right))
 		return refuse(conn, -EPERM, (struct fp_refusal){.cause = FP_REFUSAL_RIGHT, .limit = right});
 	if (conn->session && conn->session->is_operator && !handlers[type].of_operators)

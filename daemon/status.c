@@ -16,6 +16,7 @@
 #define SESSION_MAX_BYTES 768 /* the most that one session's object takes */
 #define PERIOD_NS         (100 * FP_NSEC_PER_MSEC)
 #define MADE_A_PERIOD     20u
+#define CLIENT_BYTES      (2ull << 20) /* of texts made for one client in a period */
 #define MAX_DEVICES       32u
 
 typedef unsigned long long ull;
@@ -242,25 +243,81 @@ int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_l
 	return 0;
 }
 
-int fp_status_recent(struct fp_node_server *server, const char **ret_text, size_t *ret_len, int *ret_made)
+static void hash_number(uint64_t *hash, uint64_t number)
+{
+	*hash = (*hash ^ number) * 1099511628211ull;
+	*hash ^= *hash >> 32;
+}
+
+/* A hash of what the text says, without the details of sessions: n_acts stands for these. */
+static uint64_t hash_state(const struct fp_node_server *server)
+{
+	const struct fp_counters *c = &server->own.counters;
+	const uint64_t numbers[] = {
+	    server->status.n_acts,
+	    server->draining,
+	    server->stopping,
+	    server->n_conns,
+	    server->strangers.origins.n_conns,
+	    server->sessions.n,
+	    server->sessions.n_operators,
+	    server->clients.n,
+	    c->connections,
+	    c->sessions,
+	    c->cut_off,
+	    c->resumed,
+	    c->expired,
+	    c->refused,
+	    c->leases_refused,
+	    c->evicted,
+	};
+	uint64_t hash = 0;
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(numbers); i++)
+		hash_number(&hash, numbers[i]);
+	for (unsigned i = 0; i < server->pools.n; i++) {
+		hash_number(&hash, server->pools.items[i]->used_bytes);
+		hash_number(&hash, server->pools.items[i]->kept_bytes);
+		hash_number(&hash, server->pools.items[i]->n_leases);
+	}
+	return hash;
+}
+
+static bool is_new_text_due(struct fp_status_recent *recent, struct fp_client *client, uint64_t state)
+{
+	uint64_t period = fp_clock_ns() / PERIOD_NS;
+
+	if (recent->period < period) {
+		recent->period = period;
+		recent->n = 0;
+	}
+	if (client->status_period < period) {
+		client->status_period = period;
+		client->status_bytes = 0;
+	}
+	if (!recent->text || recent->n < MADE_A_PERIOD)
+		return true;
+	return recent->state != state && client->status_bytes < CLIENT_BYTES;
+}
+
+int fp_status_recent(struct fp_node_server *server, struct fp_client *client, const char **ret_text,
+                     size_t *ret_len, int *ret_made)
 {
 	struct fp_status_recent *recent = &server->status;
-	uint64_t now_ns = fp_clock_ns();
+	uint64_t state = hash_state(server);
 	char *text;
 	int r;
 
-	if (now_ns > recent->since_ns + PERIOD_NS) {
-		recent->since_ns = now_ns;
-		recent->n = 0;
-	}
-	*ret_made = recent->n < MADE_A_PERIOD || !recent->text;
+	*ret_made = is_new_text_due(recent, client, state);
 	if (*ret_made) {
 		r = fp_status_json(server, &text, &recent->len);
 		if (r < 0)
 			return r;
 		free(recent->text);
 		recent->text = text;
+		recent->state = state;
 		recent->n++;
+		client->status_bytes += recent->len;
 	}
 	*ret_text = recent->text;
 	*ret_len = recent->len;

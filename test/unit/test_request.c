@@ -337,30 +337,64 @@ static void test_attach(void **state)
 	peer_close(&control);
 }
 
-/* ---- adoption ---- */
+/* ---- STATUS without a pause ---- */
 
-/* Whoever asks without a pause gets the newest text again, until a while has passed. */
+static int is_made_for(struct fp_client *client, const char **ret_text)
+{
+	size_t len;
+	int made;
+
+	/* the period does not end during the test */
+	rig.server.status.period = client->status_period = UINT64_MAX;
+	assert_int_equal(fp_status_recent(&rig.server, client, ret_text, &len, &made), 0);
+	return made;
+}
+
+static unsigned flood_status(struct fp_client *client, bool acts)
+{
+	const char *text, *last = NULL;
+	unsigned n = 0;
+
+	while (is_made_for(client, &text)) {
+		last = text;
+		n++;
+		rig.server.status.n_acts += acts;
+		assert_in_range(n, 1, 100000);
+	}
+	assert_ptr_equal(text, last);
+	return n;
+}
+
+/*
+ * Whoever asks without a pause gets the newest text again, but others hear what they have done. Who
+ * does things without a pause, too, has an end.
+ */
 static void test_status_flood(void **state)
 {
-	struct fp_node_server *server = &rig.server;
-	const char *text, *last = NULL;
-	unsigned n_made = 0;
-	size_t len;
-	int made = 1;
+	struct fp_client flooder = {0}, other = {0};
+	struct peer peer = peer_open(false, 0);
+	const char *text;
 
-	server->status.since_ns = UINT64_MAX / 2; /* its period does not end during the test */
-	while (made && n_made < 1000) {
-		assert_int_equal(fp_status_recent(server, &text, &len, &made), 0);
-		n_made += (unsigned)made;
-		if (made)
-			last = text;
-	}
-	assert_in_range(n_made, 10, 100);
-	assert_ptr_equal(text, last);
-	server->status.since_ns = 0;
-	assert_int_equal(fp_status_recent(server, &text, &len, &made), 0);
-	assert_int_equal(made, 1);
+	assert_in_range(flood_status(&flooder, false), 10, 30);
+	assert_false(is_made_for(&other, &text));
+	peer_lease(&peer, MIB);
+	assert_true(is_made_for(&other, &text));
+	assert_non_null(strstr(text, "\"used_bytes\":1048576"));
+	rig.server.draining = true;
+	assert_true(is_made_for(&other, &text));
+	assert_non_null(strstr(text, "\"state\":\"draining\""));
+	rig.server.draining = false;
+	rig.server.status.n_acts++;
+	assert_true(flood_status(&flooder, true) > 100);
+	assert_true(flooder.status_bytes < 4 * MIB);
+	assert_true(is_made_for(&other, &text));
+	rig.server.status.n = 0;
+	assert_true(is_made_for(&other, &text));
+	peer_close(&peer);
+	AWAIT(rig.pool->used_bytes == 0);
 }
+
+/* ---- adoption ---- */
 
 static void test_adopt(void **state)
 {
