@@ -55,10 +55,16 @@ static bool has_shadow_stack(void)
 	return shadow != 0;
 }
 
-__attribute__((used)) struct fp_jumps_way fp_jumps_way_of(const jump_buffer *env, int saves_mask)
+static void *real_sigsetjmp(void)
 {
 	static _Atomic(void *) known;
-	struct fp_jumps_way way = {.real = fp_shim_next(&known, "__sigsetjmp")};
+
+	return fp_shim_next(&known, "__sigsetjmp");
+}
+
+__attribute__((used)) struct fp_jumps_way fp_jumps_way_of(const jump_buffer *env, int saves_mask)
+{
+	struct fp_jumps_way way = {.real = real_sigsetjmp()};
 
 	way.saves_mask = saves_mask && is_awkward(env) && !has_shadow_stack();
 	return way;
@@ -152,6 +158,7 @@ __attribute__((constructor)) static void look_up(void)
 {
 	for (unsigned call = 0; call < N_CALLS; call++)
 		real(call);
+	(void)real_sigsetjmp();
 }
 
 /* The C library gets a copy of the buffer that has no mask. */

@@ -20,7 +20,7 @@ WHY = {
     "fp_far_drop": "clean pages, and pages that were copied: capture.h",
     "fp_far_renew_queue": "a table of the agent",
     "fp_kernel_filled_open": "a table of the agent",
-    "fp_unheld_take": "the kernel drops the page only if nobody holds it",
+    "fp_unheld_take": "the kernel drops the page only if nobody holds it; it pins no page that a child shares",
     "is_present": "the page that the function itself has installed, in a child before its threads run",
     "may_revive": "a poisoned page, which has no memory",
     "move_bytes": "a poisoned page, which has no memory",

@@ -98,11 +98,16 @@ int fp_capture_unshare(struct fp_far *far, uint32_t page)
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {
+	ssize_t r;
+
 	if (!atomic_load_explicit(&far->forked, memory_order_relaxed))
 		return -EBUSY;
 	if (!(atomic_load_explicit(&far->words[page], memory_order_relaxed) & FP_PAGE_DIRTY))
 		return -EINVAL;
-	return fp_capture_unshare(far, page) < 0 ? -EBUSY : move_out(far, dst, page, 1);
+	if (fp_capture_unshare(far, page) < 0)
+		return -EBUSY;
+	r = move_out(far, dst, page, 1);
+	return r == -EINVAL ? -EPERM : r; /* its protection has changed meanwhile */
 }
 
 /* A run of neighbours that is to be moved, and where to. n: how many pages; cut as we learn
@@ -112,6 +117,13 @@ struct capture_run {
 	unsigned n;
 	char *dst;
 };
+
+/* The kernel refuses for good: reclaim then grants more local memory instead of waiting. */
+static ssize_t sealed(struct fp_far *far)
+{
+	atomic_store_explicit(&far->sealed, true, memory_order_relaxed);
+	return -EPERM;
+}
 
 static char *twin_of(const struct fp_batch *b)
 {
@@ -149,13 +161,6 @@ static bool is_open(int prot)
 	return (prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
 }
 
-/* The kernel refuses for good: reclaim then grants more local memory instead of waiting. */
-static ssize_t sealed(struct fp_far *far)
-{
-	atomic_store_explicit(&far->sealed, true, memory_order_relaxed);
-	return -EPERM;
-}
-
 /* Pages that are accessible, but not open: makes them writable for the time of the move. */
 static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, int prot)
 {
@@ -166,31 +171,38 @@ static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, in
 
 	if (fp_uffd_protect(&far->uffd, addr, len, true) < 0)
 		return -EPERM;
-	if (fp_unheld_protect(addr, len, prot | PROT_READ | PROT_WRITE) < 0) {
+	if (mprotect(addr, len, prot | PROT_READ | PROT_WRITE) < 0) {
 		protect_clean(far, run->page, run->n);
 		return sealed(far);
 	}
 	r = move_run(far, run);
-	(void)fp_unheld_protect(addr, len, prot);
+	fp_unheld_close(addr, len, prot);
 	moved = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 0;
 	protect_clean(far, run->page + moved, run->n - moved);
 	return r;
 }
 
-/* A page that the program can't read. */
-static ssize_t take_hidden(struct fp_far *far, const struct capture_run *run)
+/*
+ * A page that must not be opened, as the program can't read it, or that can't be moved, as a child
+ * shares it. fp_unheld_keep may have to open it later: so first makes it a mapping of its own, by
+ * an advice that means nothing for such memory.
+ */
+static ssize_t take_copied(struct fp_far *far, const struct capture_run *run, int prot)
 {
 	char *addr = fp_far_addr(far, run->page);
-	int r;
+	int r = -EPERM;
 
-	if (fp_unheld_protect(addr, FP_PAGE_SIZE, PROT_NONE) < 0) /* fp_unheld_keep could not do its work */
-		return sealed(far);
 	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
 		return -EPERM;
 	if (fp_presence_is_absent(far->pagemap_fd, addr))
 		return -ENOENT;
-	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst);
-	if (r == 0 || (r == -EBUSY && !fp_unheld_keep(&far->uffd, addr, PROT_NONE)))
+	if (madvise(addr, FP_PAGE_SIZE, MADV_SEQUENTIAL) == 0) {
+		r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst);
+		if (r == -EBUSY && !fp_unheld_keep(&far->uffd, addr, prot))
+			r = 0;
+		(void)madvise(addr, FP_PAGE_SIZE, MADV_NORMAL);
+	}
+	if (r == 0)
 		return FP_PAGE_SIZE;
 	protect_clean(far, run->page, 1);
 	return r == -EPERM ? sealed(far) : -EPERM;
@@ -200,18 +212,21 @@ static ssize_t take_hidden(struct fp_far *far, const struct capture_run *run)
 static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
 	const struct fp_piece *piece = fp_layout_next(far->layout, run->page);
+	ssize_t r = -EBUSY;
 
 	if (!piece || piece->start > run->page || is_open(piece->prot)) /* it has changed */
 		return -EPERM;
 	run->n = FP_MIN(run->n, piece->end - run->page);
-	if (piece->prot == PROT_NONE) {
-		run->n = 1;
-		run->dst = next_copy(b);
-		return take_hidden(far, run);
+	if (piece->prot != PROT_NONE) {
+		if (piece->prot & PROT_EXEC)
+			run->dst = open_twin(b);
+		r = run->dst ? move_opened(far, run, piece->prot) : sealed(far);
+		if (r != -EBUSY || !fp_presence_is_shared(far->pagemap_fd, fp_far_addr(far, run->page)))
+			return r;
 	}
-	if (piece->prot & PROT_EXEC)
-		run->dst = open_twin(b);
-	return run->dst ? move_opened(far, run, piece->prot) : -EPERM;
+	run->n = 1;
+	run->dst = next_copy(b);
+	return take_copied(far, run, piece->prot);
 }
 
 /*
@@ -230,7 +245,7 @@ static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct captur
 	if (is_open(piece.prot)) {
 		if (piece.prot & PROT_EXEC)
 			run->dst = open_twin(b);
-		r = run->dst ? move_run(far, run) : -EPERM;
+		r = run->dst ? move_run(far, run) : sealed(far);
 	} else if (pthread_mutex_trylock(far->layout_lock) == 0) {
 		r = move_closed(far, b, run);
 		pthread_mutex_unlock(far->layout_lock);

@@ -133,10 +133,12 @@ static void tell_of_seal(struct fp_reclaim *rc)
 	if (rc->told_of_seal || !fp_log_takes_text())
 		return;
 	rc->told_of_seal = true;
-	fp_log(FP_LOG_WARNING, "pager",
-	       "the kernel refuses to drop far memory (EPERM): it is sealed (mseal), or a seccomp filter "
-	       "forbids madvise. It stays local, beyond the local memory if it must: keep that mapping local "
-	       "by FARPAGE_MIN_MAPPING or a rule");
+	fp_log(
+	    FP_LOG_WARNING, "pager",
+	    "the kernel does not let far memory go: it is sealed (mseal), a filter forbids madvise or "
+	    "mprotect, executable memory may not be written, or there are too many mappings "
+	    "(vm.max_map_count). It stays local, beyond the local memory if it must: keep that mapping local "
+	    "by FARPAGE_MIN_MAPPING or a rule");
 }
 
 /* True if an evictor met pages that can never leave, since the last call of this function. */

@@ -35,6 +35,14 @@ bool fp_presence_is_here(int pagemap_fd, const void *addr)
 	return fp_presence_read(pagemap_fd, addr, &entry, 1) && entry & FP_PAGEMAP_HERE;
 }
 
+bool fp_presence_is_shared(int pagemap_fd, const void *addr)
+{
+	uint64_t entry;
+
+	return fp_presence_read(pagemap_fd, addr, &entry, 1) && entry & (1ull << 63) &&
+	       !(entry & FP_PAGEMAP_ALONE);
+}
+
 bool fp_presence_has_hole(const void *addr, size_t len)
 {
 	unsigned char vec[PAGES_AT_ONCE];

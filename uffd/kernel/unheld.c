@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -16,10 +17,21 @@
 
 #define TRIES 3u /* the kernel may be busy with a page, or have it in a processor's own list */
 
+/*
+ * A page may be in a list of some processor, which counts as a holder. This call empties the lists
+ * of all processors, and changes nothing else.
+ */
+static void empty_lists(void *addr)
+{
+	(void)syscall(SYS_mbind, addr, FP_PAGE_SIZE, MPOL_DEFAULT, NULL, 0, MPOL_MF_MOVE);
+}
+
 int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 {
 	if (!fp_process_memory_read(mem_fd, addr, ret_bytes))
 		return -EIO;
+	if (fp_presence_is_shared(pagemap_fd, addr))
+		return madvise(addr, FP_PAGE_SIZE, MADV_DONTNEED) < 0 ? -errno : 0;
 	if (madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
 		return -errno;
 	/*
@@ -31,6 +43,8 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
 		if (fp_presence_is_absent(pagemap_fd, addr))
 			return 0;
+		if (i == 0)
+			empty_lists(addr);
 	}
 	return -EBUSY;
 }
@@ -48,23 +62,21 @@ static bool touch(void *addr)
 	       errno != EFAULT;
 }
 
-int fp_unheld_protect(void *addr, size_t len, int prot)
+void fp_unheld_close(void *addr, size_t len, int prot)
 {
-	int r;
-
-	while ((r = mprotect(addr, len, prot)) < 0 && errno == ENOMEM)
-		sched_yield();
-	return r < 0 ? -errno : 0;
+	while (mprotect(addr, len, prot) < 0 && errno == ENOMEM)
+		sched_yield(); /* the range is a mapping of its own, so no limit is met */
 }
 
 bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot)
 {
 	bool kept;
 
-	(void)fp_unheld_protect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE);
+	if (mprotect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE) < 0)
+		return true;
 	while (fp_uffd_protect(uffd, addr, FP_PAGE_SIZE, false) == -EAGAIN)
 		sched_yield();
 	kept = touch(addr);
-	(void)fp_unheld_protect(addr, FP_PAGE_SIZE, prot);
+	fp_unheld_close(addr, FP_PAGE_SIZE, prot);
 	return kept;
 }

@@ -8,6 +8,9 @@
  * alone, and it is not dirty (mm/rmap.c, try_to_unmap_one, from Linux 5.18 on). So a page that
  * vanishes was held by nobody at that time. Who wrote to it by a reference before has mostly marked
  * it dirty. doc/kernel.md names the gaps: all of them are writes that end meanwhile.
+ *
+ * A page that a forked child shares is dropped at once: the kernel pins no such page. Whoever wants
+ * to pin it gets a copy of its own first (mm/gup.c, gup_must_unshare, from Linux 5.19 on).
  */
 #ifndef FP_UNHELD_H
 #define FP_UNHELD_H
@@ -32,9 +35,9 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
 bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot);
 
 /*
- * mprotect(2) that waits while the kernel has no memory for its own tables. 0 or a negative errno:
- * -EPERM if the memory is sealed, or a filter forbids the call.
+ * mprotect(2) of a range that was opened before. Waits while the kernel has no memory for its own
+ * tables.
  */
-int fp_unheld_protect(void *addr, size_t len, int prot);
+void fp_unheld_close(void *addr, size_t len, int prot);
 
 #endif

@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "kernel_filled.h"
 #include "presence.h"
+#include "process_memory.h"
 #include "unheld.h"
 
 #define HELD_NS 100000000u /* how long a page is tried that somebody holds */
@@ -25,6 +26,7 @@
 struct move {
 	struct fp_space *space;
 	uint32_t from, to, n;
+	int prot;       /* of the old mapping; the new one is readable and writable meanwhile */
 	uint32_t moved; /* how many pages are done */
 };
 
@@ -38,9 +40,13 @@ static void install(struct fp_far *far, uint32_t page, const void *bytes)
 	} while (r < 0 && fp_far_may_pass(far, r, UINT64_MAX));
 }
 
-/* Without UFFDIO_MOVE. */
-static ssize_t copy_unheld(struct fp_far *far, uint32_t from, uint32_t to)
+/*
+ * Without UFFDIO_MOVE; and for memory that the program can't read, which must not be opened, as
+ * other threads go on meanwhile.
+ */
+static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
 {
+	struct fp_far *far = m->space->far;
 	char bytes[FP_PAGE_SIZE], *src = fp_far_addr(far, from);
 	int r;
 
@@ -49,55 +55,97 @@ static ssize_t copy_unheld(struct fp_far *far, uint32_t from, uint32_t to)
 	if (fp_presence_is_absent(far->pagemap_fd, src))
 		return -ENOENT;
 	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes);
-	if (r < 0 && r != -EBUSY)
-		return r;
-	if (r == -EBUSY && fp_unheld_keep(&far->uffd, src, PROT_READ | PROT_WRITE))
+	if (r < 0 && (r != -EBUSY || fp_unheld_keep(&far->uffd, src, m->prot)))
 		return r;
 	install(far, to, bytes);
 	return FP_PAGE_SIZE;
 }
 
+static ssize_t move_open(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	return fp_uffd_move(&far->uffd, far->pagemap_fd, fp_far_addr(far, to), fp_far_addr(far, from),
+	                    FP_PAGE_SIZE);
+}
+
+/*
+ * UFFDIO_MOVE needs equal protections, and both places writable. So opens the old page for the
+ * move. It is write-protected by userfaultfd before that: a write waits, and is then refused as
+ * before.
+ */
+static ssize_t move_opened(const struct move *m, uint32_t from, uint32_t to)
+{
+	struct fp_far *far = m->space->far;
+	char *src = fp_far_addr(far, from);
+	ssize_t r;
+
+	if (fp_uffd_protect(&far->uffd, src, FP_PAGE_SIZE, true) < 0 ||
+	    mprotect(src, FP_PAGE_SIZE, PROT_READ | PROT_WRITE) < 0)
+		return -ENOMEM;
+	r = move_open(far, from, to);
+	fp_unheld_close(src, FP_PAGE_SIZE, m->prot);
+	return r == -EBUSY && fp_presence_is_shared(far->pagemap_fd, src) ? copy_unheld(m, from, to) : r;
+}
+
 /* Takes a page to its new place. Returns its length, or a negative errno: -EINVAL if it is
  * locked. */
-static ssize_t take_page(struct fp_far *far, uint32_t from, uint32_t to)
+static ssize_t take_page(const struct move *m, uint32_t from, uint32_t to)
 {
-	return far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, fp_far_addr(far, to),
-	                                           fp_far_addr(far, from), FP_PAGE_SIZE)
-	                            : copy_unheld(far, from, to);
+	if (!m->space->far->capture_by_move || m->prot == PROT_NONE)
+		return copy_unheld(m, from, to);
+	return m->prot == (PROT_READ | PROT_WRITE) ? move_open(m->space->far, from, to)
+	                                           : move_opened(m, from, to);
 }
 
 /*
  * If a bare call has locked the page, it must be unlocked to move. Then the lock moves with the
  * bytes, as in the kernel.
  */
-static ssize_t take_locked(struct fp_far *far, uint32_t from, uint32_t to)
+static ssize_t take_locked(const struct move *m, uint32_t from, uint32_t to)
 {
-	ssize_t r = munlock(fp_far_addr(far, from), FP_PAGE_SIZE) < 0 ? -EBUSY : take_page(far, from, to);
+	char *src = fp_far_addr(m->space->far, from);
+	ssize_t r = munlock(src, FP_PAGE_SIZE) < 0 ? -EBUSY : take_page(m, from, to);
 
-	if (r > 0)
-		(void)mlock2(fp_far_addr(far, to), FP_PAGE_SIZE, MLOCK_ONFAULT);
+	(void)mlock2(r > 0 ? fp_far_addr(m->space->far, to) : src, FP_PAGE_SIZE, MLOCK_ONFAULT);
 	return r;
 }
 
 /*
- * Moves a claimed resident page; its old and its new mapping are readable and writable. A call may
- * hold the page for a short time, so it is tried for a while. -EBUSY: somebody still holds it.
+ * Moves a claimed resident page. A call may hold the page for a short time, so it is tried for a
+ * while. -EBUSY: somebody still holds it.
  */
-static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
+static int move_resident(const struct move *m, uint32_t from, uint32_t to)
 {
+	struct fp_far *far = m->space->far;
 	uint64_t until = fp_clock_ns() + HELD_NS;
+	bool unshares = far->capture_by_move && m->prot == (PROT_READ | PROT_WRITE);
 	ssize_t r;
 
 	do {
-		r = take_page(far, from, to);
+		r = take_page(m, from, to);
 		if (r == -EINVAL)
-			r = take_locked(far, from, to);
-		if (r >= 0 || r == -ENOENT)
+			r = take_locked(m, from, to);
+		if (r >= 0 || r == -ENOENT || r == -ENOMEM)
 			return r < 0 ? (int)r : 0;
-		if (r != -EBUSY || !far->capture_by_move || fp_capture_unshare(far, from) < 0)
+		if (r != -EBUSY || !unshares || fp_capture_unshare(far, from) < 0)
 			fp_space_pause();
 	} while (fp_clock_ns() < until);
 	return -EBUSY;
+}
+
+/*
+ * Brings a claimed resident page back by a copy. Nobody can hold it at its new place, as the
+ * program does not know that mapping yet. 0, -ENOENT or -EIO.
+ */
+static int copy_back(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	char bytes[FP_PAGE_SIZE], *src = fp_far_addr(far, from);
+
+	if (!fp_process_memory_read(far->mem_fd, src, bytes))
+		return fp_presence_is_absent(far->pagemap_fd, src) ? -ENOENT : -EIO;
+	install(far, to, bytes);
+	if (!fp_far_drop(far, from, 1) && munlock(src, FP_PAGE_SIZE) == 0)
+		(void)fp_far_drop(far, from, 1);
+	return 0;
 }
 
 /*
@@ -124,13 +172,15 @@ static int claim_fresh(struct fp_far *far, uint32_t page)
  * *ret_settled: its word at the new place. A clean page counts as written there, as its protection
  * is lost.
  */
-static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
+static int move_bytes(const struct move *m, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
 {
+	struct fp_far *far = m->space->far;
 	uint64_t settled = old & ~(FP_PAGE_WAIT | FP_PAGE_QUEUED);
 	int r = 0;
 
 	if (fp_page_state(old) == FP_PAGE_RESIDENT) {
-		r = move_resident(far, from, to);
+		r = from < m->from || from >= m->from + m->n ? copy_back(far, from, to)
+		                                             : move_resident(m, from, to);
 		settled |= FP_PAGE_DIRTY;
 		if (r == -ENOENT) { /* a bare call dropped the page: it reads zeros */
 			if (fp_page_slot(old))
@@ -149,21 +199,23 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 }
 
 /* Moves one page. Its old place stays claimed, unless the move fails. */
-static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
+static int move_page(const struct move *m, uint32_t from, uint32_t to)
 {
+	struct fp_far *far = m->space->far;
 	uint64_t old = fp_space_claim(far, from), settled;
 	int r = claim_fresh(far, to);
 
 	if (r == 0) {
 		r = fp_kernel_filled_end(far, from);
 		if (r == 0)
-			r = move_bytes(far, from, to, old, &settled);
+			r = move_bytes(m, from, to, old, &settled);
 		fp_space_release(far, to, r == 0 ? settled : FP_PAGE_ZERO);
 	}
 	if (r < 0) {
-		/* an attempt to move it may have lifted its protection */
-		if (fp_page_state(old) == FP_PAGE_RESIDENT && !(old & FP_PAGE_DIRTY))
-			(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, from), FP_PAGE_SIZE, true);
+		/* an attempt to move it may have changed its protection */
+		if (fp_page_state(old) == FP_PAGE_RESIDENT)
+			(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, from), FP_PAGE_SIZE,
+			                      !(old & FP_PAGE_DIRTY));
 		fp_space_release(far, from, old);
 	} else {
 		atomic_fetch_or(&far->words[from], FP_PAGE_MOVED);
@@ -180,7 +232,7 @@ static int move_pages(struct move *m)
 		if (fp_space_untouched(far, m->from + m->moved))
 			continue;
 		fp_far_touch(far, m->to + m->moved);
-		r = move_page(far, m->from + m->moved, m->to + m->moved);
+		r = move_page(m, m->from + m->moved, m->to + m->moved);
 	}
 	return r;
 }
@@ -208,7 +260,7 @@ static void move_back(struct move *m)
 		old = fp_space_claim(far, m->to + i);
 		r = fp_kernel_filled_end(far, m->to + i);
 		if (r == 0)
-			r = move_bytes(far, m->to + i, m->from + i, old, &settled);
+			r = move_bytes(m, m->to + i, m->from + i, old, &settled);
 		if (r < 0) {
 			if (fp_page_state(old) == FP_PAGE_RESIDENT)
 				fp_budget_leave(&far->budget, 1);
@@ -257,21 +309,13 @@ static int leave_old(struct move *m)
 	return fp_space_remove(m->space, m->from, m->from + m->n, &carried);
 }
 
-/* UFFDIO_MOVE needs equal protections, and both places writable. The old mapping is about to
- * end. */
-static int open_old(const struct move *m)
-{
-	return fp_space_open_range(m->space->far, m->from, m->n, PROT_READ | PROT_WRITE);
-}
-
 /* Undoes a move that failed half-way. */
 static void undo(struct move *m, struct fp_piece fresh)
 {
 	uint64_t carried = 0;
 
-	open_old(m);
-	move_back(m);
 	fp_space_restore(m->space, m->from, m->from + m->n);
+	move_back(m);
 	fp_space_remove(m->space, fresh.start, fresh.end, &carried);
 }
 
@@ -289,8 +333,11 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 	                         .prot = PROT_READ | PROT_WRITE, /* UFFDIO_MOVE needs it */
 	                         .flags = old.flags,
 	                         .lazy = old.lazy};
-	struct move m = {
-	    .space = space, .from = old.start, .to = to, .n = FP_MIN(old.end - old.start, new_n)};
+	struct move m = {.space = space,
+	                 .from = old.start,
+	                 .to = to,
+	                 .prot = old.prot,
+	                 .n = FP_MIN(old.end - old.start, new_n)};
 	int r = fp_space_cut_out(space, m.from, m.from + m.n);
 
 	if (r < 0)
@@ -300,9 +347,7 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 		fp_space_restore(space, m.from, m.from + m.n);
 		return r;
 	}
-	r = open_old(&m);
-	if (r == 0)
-		r = move_pages(&m);
+	r = move_pages(&m);
 	if (r == 0)
 		r = restore_prot(space, &old, fresh);
 	if (r == 0)
