@@ -1,7 +1,7 @@
 /*
  * O_DIRECT reads into far memory that is evicted meanwhile, and whose protection another thread
- * changes at random. Each byte that a read promised is checked. Before that, memory is lent to
- * pipes. Room: test/integration.
+ * changes at random, before a fork and after it. Each byte that a read promised is checked. Before
+ * that, memory is lent to pipes. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "testrng.h"
 #include "underpreload.h"
 
@@ -26,7 +26,6 @@
 #define BUF_PAGES  16u
 #define BUFS       4u   /* of each reader */
 #define HEAP_PAGES 512u /* twice the local memory */
-#define RUN_NS     (2 * FP_NSEC_PER_SEC)
 
 /* A buffer. Its reader changes its protection and looks at it only under the lock. */
 struct buffer {
@@ -211,10 +210,21 @@ static bool make_file(void)
 	return true;
 }
 
+/* From now on the agent knows that pages may be shared, and tries to get copies of its own. */
+static bool fork_once(void)
+{
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	return child > 0 && waitpid(child, NULL, 0) == child;
+}
+
 static int run(void)
 {
 	pthread_t threads[READERS + 2];
-	const struct timespec all = {.tv_nsec = 0, .tv_sec = RUN_NS / FP_NSEC_PER_SEC};
+	const struct timespec half = {.tv_nsec = 0, .tv_sec = 1};
+	bool forked;
 	unsigned n = 0;
 
 	seed = test_seed("direct");
@@ -233,14 +243,16 @@ static int run(void)
 		pthread_create(&threads[n], NULL, reader, buffers[n]);
 	pthread_create(&threads[n++], NULL, protector, NULL);
 	pthread_create(&threads[n++], NULL, thrasher, NULL);
-	nanosleep(&all, NULL);
+	nanosleep(&half, NULL);
+	forked = fork_once();
+	nanosleep(&half, NULL);
 	atomic_store(&stop, true);
 	while (n > 0)
 		pthread_join(threads[--n], NULL);
 	for (unsigned i = 0; i < READERS * BUFS; i++)
 		open_buffer(&buffers[i / BUFS][i % BUFS], PROT_READ);
 	printf("%u reads\n", n_reads);
-	return atomic_load(&wrong) || n_reads == 0;
+	return atomic_load(&wrong) || n_reads == 0 || !forked;
 }
 
 int main(int argc, char **argv)
