@@ -52,8 +52,6 @@ bool rig_failed(void)
 }
 
 /* It walks all free pieces of the heap: the loop would stand still meanwhile. */
-struct mallinfo2 mallinfo2(void);
-
 struct mallinfo2 mallinfo2(void)
 {
 	fail_msg("the node asks the allocator for its size");
