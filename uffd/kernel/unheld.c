@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -19,11 +18,13 @@
 
 /*
  * A page may be in a list of some processor, which counts as a holder. This call empties the lists
- * of all processors, and changes nothing else.
+ * of all processors, before it finds that there is no such NUMA node.
  */
 static void empty_lists(void *addr)
 {
-	(void)syscall(SYS_mbind, addr, FP_PAGE_SIZE, MPOL_DEFAULT, NULL, 0, MPOL_MF_MOVE);
+	int nowhere = -1, status;
+
+	(void)syscall(SYS_move_pages, 0, 1ul, &addr, &nowhere, &status, 0);
 }
 
 int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
