@@ -62,7 +62,7 @@ in_guest() {
 	local name=$1 options=() seconds
 	parse "$@"
 	shift $((${#options[@]} + 2))
-	beside "$name" "$here/run.sh" --results "$results" "${options[@]}" -- \
+	beside "$name" "$here/run.sh" --results "$results" --console "$results/$name.console" "${options[@]}" -- \
 		"$here/suite.sh" "$build" "$name" "$seconds" "$@"
 }
 

@@ -41,8 +41,8 @@ parse() {
 # guest NAME END,ADDRESS COMMAND: starts one, sets $guest.
 guest() {
 	local name=$1 cable=$2 command=$3
-	setpriv --pdeathsig TERM "$here/run.sh" --kernel "$kernel" "${options[@]}" --results "$results" --cable "$cable" \
-		-- bash -c "$command" {lock}>&- > >(sed -u "s/^/$name: /" {lock}>&-) 2> >(sed -u "s/^/$name: /" {lock}>&- >&2) &
+	setpriv --pdeathsig TERM "$here/run.sh" --kernel "$kernel" "${options[@]}" --results "$results" \
+		--console "$results/$name.console" --cable "$cable" -- bash -c "$command" {lock}>&- > >(sed -u "s/^/$name: /" {lock}>&-) 2> >(sed -u "s/^/$name: /" {lock}>&- >&2) &
 	guest=$!
 	guests+=("$guest")
 }

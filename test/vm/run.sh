@@ -9,20 +9,23 @@
 #   --setup NETWORK       none, one-namespace or two-namespaces: see network.sh; may be given several times (none)
 #   --append WORD         one more word on the kernel's command line; may be given several times
 #   --results FOLDER      a folder of the host that the guest may write, at /run/vm/results there
+#   --console FILE        if the guest dies or its time is up, its whole console is appended to this file
 #   --cable END,ADDRESS   for pair.sh: END is listen:PATH or connect:PATH, of UNIX sockets (PATH.rxe, PATH.siw); brings
 #                         --setup cable along
 #
 # The guest's root is the host's, read-only under an overlay of memory: what it writes elsewhere is
 # gone when it ends. The command starts in the current folder. Its output is passed on, and its
 # status is the status; 124: the time was up; 125: the guest died first; 77: there is no emulator or
-# no kernel. A guest that dies before the command starts is started again, once.
+# no kernel. A guest that dies before the command starts is started again, once. Of a guest that
+# died, what its kernel reported is shown.
 # FARPAGE_VM_ACCEL=kvm asks for hardware support instead of emulation.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel=6.12 cpus=2 memory=3072 timeout=600 setups=() appended=() results='' cable='' address=''
+kernel=6.12 cpus=2 memory=3072 timeout=600 setups=() appended=() results='' console='' cable='' address=''
 boot_seconds=120
+report_lines=200
 
 usage() {
 	sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
@@ -38,6 +41,7 @@ parse() {
 		--timeout) timeout=$2 ;;
 		--setup) setups+=("$2") ;;
 		--results) results=$2 ;;
+		--console) console=$2 ;;
 		--append) appended+=("$2") ;;
 		--cable) cable=${2%,*} address=${2##*,} setups+=(cable) ;;
 		--) shift && break ;;
@@ -138,9 +142,24 @@ boot() {
 	emulator=
 }
 
+# The kernel's first report says why, and is longer than the end of the console.
 show_console() {
-	say "$1; the end of the console of Linux $kernel:"
-	tail -n 30 "$work/console" "$work/emulator" | sed 's/\r$//' >&2
+	local reports='\bBUG\b|\bOops\b|Kernel panic|Call Trace:|WARNING: CPU|protection fault|rcu.*stall|blocked for more than'
+	local plain=$work/console.plain first
+	sed 's/\r$//' "$work/console" >"$plain"
+	first=$(grep -nEm 1 "$reports" "$plain" | cut -d : -f 1) || true
+	if [[ -n $first ]]; then
+		say "$1; the console of Linux $kernel, from the kernel's first report on:"
+		tail -n "+$first" "$plain" | head -n "$report_lines" >&2
+	else
+		say "$1; the end of the console of Linux $kernel:"
+		tail -n 30 "$plain" >&2
+	fi
+	say "the emulator ended with $emulator_status; what it said:"
+	tail -n 30 "$work/emulator" >&2
+	[[ -n $console ]] || return 0
+	cat "$plain" >>"$console"
+	say "the whole console: $console"
 }
 
 finish() {
@@ -149,7 +168,7 @@ finish() {
 		status=$(<"$work/share/status")
 		say "Linux $(<"$cache/$kernel/kernel"): booted in ${boot_took%???}.${boot_took: -3} s," \
 			"ended with $status after $SECONDS s (by its own clock $(<"$work/share/ended") s)"
-	elif ((emulator_status == 124 || emulator_status == 137)); then
+	elif ((emulator_status == 124 || (emulator_status == 137 && SECONDS >= timeout))); then
 		show_console "not done within $timeout s"
 		status=$status_timeout
 	else
