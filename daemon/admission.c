@@ -102,6 +102,14 @@ void fp_admission_end_trust(struct fp_conn *conn)
 	conn->trusted_by = 0;
 }
 
+static void refuse_version(struct fp_conn *conn)
+{
+	const struct fp_refusal refusal = {
+	    .cause = FP_REFUSAL_VERSION, .limit = FP_WIRE_VERSION, .used = conn->hello.max_version};
+
+	fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, &refusal, NULL);
+}
+
 int fp_admission_hello(struct fp_conn *conn)
 {
 	struct fp_wire_challenge *challenge = &conn->challenge;
@@ -110,8 +118,7 @@ int fp_admission_hello(struct fp_conn *conn)
 	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) < 0)
 		return -EPROTO;
 	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, &(struct fp_refusal){.cause = FP_REFUSAL_PROTOCOL},
-		               "it speaks no version of the protocol that we do");
+		refuse_version(conn);
 		return 0;
 	}
 	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {

@@ -450,12 +450,15 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
 }
 
 /*
- * Returns the refusal that goes into the answer. A peer that does not speak the protocol gets none,
- * because it could not read one.
+ * Returns the refusal that goes into the answer. A peer that could not read one gets none: it does
+ * not speak the protocol, or only versions in which an ERROR is empty.
  */
-static const struct fp_refusal *sendable(const struct fp_refusal *refusal)
+static const struct fp_refusal *sendable(const struct fp_conn *conn, const struct fp_refusal *refusal)
 {
-	return refusal->cause == FP_REFUSAL_PROTOCOL ? NULL : refusal;
+	if (refusal->cause == FP_REFUSAL_PROTOCOL ||
+	    (refusal->cause == FP_REFUSAL_VERSION && conn->hello.max_version < FP_WIRE_REFUSES))
+		return NULL;
+	return refusal;
 }
 
 static const char *name_wish(const struct fp_conn *conn)
@@ -470,7 +473,7 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const stru
 	fp_node_server_refused(conn->server, conn, refusal, reason ? NULL : name_wish(conn));
 	if (reason)
 		fp_node_server_log_peer(conn->server, conn, reason);
-	fp_conn_answer_error(conn, &conn->inbox.header, status, sendable(refusal));
+	fp_conn_answer_error(conn, &conn->inbox.header, status, sendable(conn, refusal));
 	fp_conn_close(conn);
 }
 

@@ -374,6 +374,20 @@ void fp_handshake_refusal(const void *payload, size_t len, struct fp_refusal *re
 	*ret_refusal = refusal;
 }
 
+/*
+ * The refusal that came with an ERROR. A node that finds no version in common and does not say
+ * which one it speaks is older: it knows no refusals.
+ */
+static struct fp_refusal refusal_of(const struct fp_wire_header *error, const void *payload)
+{
+	struct fp_refusal refusal;
+
+	fp_handshake_refusal(payload, error->length, &refusal);
+	if (refusal.cause == FP_REFUSAL_NONE && error->status == FP_WIRE_VERSION_GAP)
+		refusal = (struct fp_refusal){.cause = FP_REFUSAL_VERSION, .used = FP_WIRE_VERSION};
+	return refusal;
+}
+
 /* Receives the one answer that the handshake allows next. Returns the length of its payload.
  * refusal may be NULL. */
 static int expect(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t deadline_ns,
@@ -385,7 +399,7 @@ static int expect(struct fp_handshake *handshake, enum fp_wire_type type, uint64
 	if (r < 0)
 		return r;
 	if (header.type == FP_WIRE_ERROR && refusal)
-		fp_handshake_refusal(*ret_payload, header.length, refusal);
+		*refusal = refusal_of(&header, *ret_payload);
 	if (header.type == FP_WIRE_ERROR)
 		return fp_wire_status_to_errno(header.status);
 	return header.type == type ? (int)header.length : -EPROTO;

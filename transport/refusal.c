@@ -34,6 +34,7 @@ static const char *const names[FP_REFUSAL_CAUSES] = {
     [FP_REFUSAL_SECRET] = "secret",
     [FP_REFUSAL_SESSION] = "session",
     [FP_REFUSAL_PROTOCOL] = "protocol",
+    [FP_REFUSAL_VERSION] = "version",
 };
 
 const char *fp_refusal_name(enum fp_refusal_cause cause)
@@ -160,6 +161,22 @@ static void explain_number(const struct fp_refusal *refusal, char *buf, size_t l
 	}
 }
 
+static void explain_version(const struct fp_refusal *refusal, char *buf, size_t len)
+{
+	ull node = refusal->limit, client = refusal->used;
+
+	if (!node)
+		snprintf(buf, len,
+		         "the node speaks an older version of the protocol than the client, which speaks "
+		         "version %llu: update Farpage on the node",
+		         client);
+	else
+		snprintf(buf, len,
+		         "the node speaks version %llu of the protocol, the client version %llu: update "
+		         "Farpage on the %s",
+		         node, client, node < client ? "node" : "client's machine");
+}
+
 const char *fp_refusal_explain(const struct fp_refusal *refusal, char *buf, size_t len)
 {
 	switch (refusal->cause) {
@@ -194,6 +211,9 @@ const char *fp_refusal_explain(const struct fp_refusal *refusal, char *buf, size
 		break;
 	case FP_REFUSAL_PROTOCOL:
 		snprintf(buf, len, "the client does not speak the protocol of this version");
+		break;
+	case FP_REFUSAL_VERSION:
+		explain_version(refusal, buf, len);
 		break;
 	case FP_REFUSAL_SESSIONS:
 		explain_places(refusal, "session", "max_sessions", buf, len);

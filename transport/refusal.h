@@ -40,8 +40,11 @@ enum fp_refusal_cause {
 	FP_REFUSAL_ADOPTED_LEASES = 14, /* places for adopted leases, of the client's sessions */
 	FP_REFUSAL_SECRET = 15,         /* 1 if the client gave a secret, 0 if it gave none; 0 */
 	FP_REFUSAL_SESSION = 16,        /* a LINK, RESUME or ADOPT of a session that is not there: 0, 0 */
-	FP_REFUSAL_PROTOCOL = 17,       /* malformed or of another version, so it is never sent: 0, 0 */
-	FP_REFUSAL_CAUSES               /* how many causes there are; no cause */
+	FP_REFUSAL_PROTOCOL = 17,       /* not of the protocol, so it is never sent: 0, 0 */
+	/* The node's version of the protocol, 0: one that sends no refusals; the newest of the
+	 * client. */
+	FP_REFUSAL_VERSION = 18,
+	FP_REFUSAL_CAUSES /* how many causes there are; no cause */
 };
 
 struct fp_refusal {

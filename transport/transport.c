@@ -55,8 +55,8 @@ static const char *explain_connection(int error)
 	case -EPROTO:
 		return "what answers there is no memory node";
 	case -EPROTONOSUPPORT:
-		return "the node speaks another version of the protocol: compare farpage --version here with "
-		       "farpaged --version there, and update the older one";
+		return "the node speaks another version of the protocol: install the same version of Farpage "
+		       "there and here";
 	case -EINVAL:
 		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
 	case -ENAMETOOLONG:

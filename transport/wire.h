@@ -22,6 +22,7 @@
 #define FP_WIRE_MAGIC        0x50524146u /* "FARP" in the order of the wire */
 #define FP_WIRE_HEADER       1           /* the version of the header's layout, which never changes */
 #define FP_WIRE_VERSION      2           /* of the messages: the only one that this build speaks */
+#define FP_WIRE_REFUSES      2           /* the first version in which an ERROR can have a payload */
 #define FP_WIRE_DEFAULT_PORT 7460
 #define FP_WIRE_RDMA_PORT    7461 /* not 7460: soft iWARP takes its port from the kernel's TCP ports */
 

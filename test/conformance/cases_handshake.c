@@ -144,6 +144,18 @@ static void serve_version_gap(int fd)
 	answer_hello(fd, bytes, sizeof(bytes));
 }
 
+/* A node of the next version, which says so. */
+static void serve_next_version(int fd)
+{
+	const struct fp_wire_refusal refusal = {
+	    .cause = FP_REFUSAL_VERSION, .limit = FP_WIRE_VERSION + 1, .used = FP_WIRE_VERSION};
+	uint8_t bytes[FP_WIRE_HEADER_BYTES + sizeof(refusal)];
+
+	fp_wire_header_encode(FP_WIRE_ERROR, FP_WIRE_VERSION_GAP, 0, sizeof(refusal), bytes);
+	fp_wire_refusal_encode(&refusal, bytes + FP_WIRE_HEADER_BYTES);
+	answer_hello(fd, bytes, sizeof(bytes));
+}
+
 static void serve_later_version(int fd)
 {
 	uint8_t bytes[FP_WIRE_HEADER_BYTES];
@@ -196,6 +208,35 @@ static void assert_refused(void (*serve)(int fd), uint64_t deadline_ns, int erro
 	fake_node_start(&node, serve);
 	assert_int_equal(rig_open(&node.url, NULL, deadline_ns, &session), error);
 	fake_node_stop(&node);
+}
+
+/* A node of another version is refused, and the message says which side to update. */
+static void assert_updates(void (*serve)(int fd), const char *words)
+{
+	struct fp_refusal refusal;
+	struct fp_session_options options = {.client_name = "conformance",
+	                                     .secret = rig_secret(NULL),
+	                                     .deadline_ns = PATIENCE_NS,
+	                                     .refusal = &refusal};
+	char text[FP_EXPLAIN_LEN];
+	struct fp_session *session;
+	struct fake_node node;
+	const char *said;
+
+	fake_node_start(&node, serve);
+	assert_int_equal(fp_session_open(&node.url, &options, &session), -EPROTONOSUPPORT);
+	fake_node_stop(&node);
+	said = fp_session_explain(-EPROTONOSUPPORT, &refusal, NULL, text, sizeof(text));
+	if (!strstr(said, words))
+		fail_msg("'%s' does not say '%s'", said, words);
+}
+
+static void nodes_of_another_version(void **state)
+{
+	if (!rig_socket())
+		rig_skip(STREAM_ONLY);
+	assert_updates(serve_version_gap, "update Farpage on the node");
+	assert_updates(serve_next_version, "update Farpage on the client's machine");
 }
 
 static void nodes_of_another_kind(void **state)
@@ -274,6 +315,7 @@ int run_handshake_cases(void)
 	    on(rig_setup_node, node_without_the_secret),
 	    on(rig_setup_node, link_to_a_session_of_others),
 	    on(rig_setup_node, client_of_another_version),
+	    cmocka_unit_test(nodes_of_another_version),
 	    cmocka_unit_test(nodes_of_another_kind),
 	    cmocka_unit_test(node_that_hangs_up),
 	    on(rig_setup_node, node_that_is_absent),

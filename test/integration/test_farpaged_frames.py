@@ -7,8 +7,8 @@ import struct
 import unittest
 
 from farpaged import (AUTH, BOTH, CHALLENGE, CONTROL, DATA, DENIED, DRAIN, ERROR, HEADER, HELLO, INFO, LEASE, LINK, MALFORMED,
-                      MEMFD, PING, READ, RELEASE, STATUS, VERSION_GAP, WRITE, WRITTEN, Connection, Farpaged, Refused, frame,
-                      main, table)
+                      MEMFD, PING, READ, RELEASE, STATUS, VERSION, VERSION_GAP, WRITE, WRITTEN, Connection, Farpaged, Refused,
+                      frame, main, table)
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
 
@@ -51,6 +51,16 @@ class Frames(unittest.TestCase):
         self.assertEqual(kind, ERROR)
         self.assertEqual(sock.recv(1), b"")
         return status
+
+    def test_other_versions(self):
+        """The client learns which side is older, if it speaks a version in which an ERROR can say
+        it."""
+        for url in self.urls():
+            for newest, told in ((1, None), (3, ("version", VERSION, 3, 0))):
+                with self.subTest(newest), self.assertRaises(Refused) as refused:
+                    self.node.session(url, versions=(newest, newest))
+                self.assertEqual((refused.exception.status, refused.exception.refusal), (VERSION_GAP, told))
+        self.node.await_log("speaks version 2 of the protocol, the client version ")
 
     def test_before_hello(self):
         for url in self.urls():

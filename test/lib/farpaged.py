@@ -39,7 +39,8 @@ MAGIC = 0x50524146
 
 
 CAUSES = ["none", "draining", "pools", "host_memory", "quota", "max_leases", "mapped_leases", "unreceived", "locked_memory",
-          "max_sessions", "max_connections", "links", "operators", "right", "adopted_leases", "secret", "session"]
+          "max_sessions", "max_connections", "links", "operators", "right", "adopted_leases", "secret", "session",
+          "protocol", "version"]
 SHARE, FILES = 1, 2
 
 

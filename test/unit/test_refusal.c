@@ -58,6 +58,12 @@ static void test_words(void **state)
 	says(R(.cause = FP_REFUSAL_RIGHT, .limit = UINT64_MAX), "lacks the right");
 	says(R(.cause = FP_REFUSAL_SECRET, .limit = 0), "wants a secret", "--secret-file");
 	says(R(.cause = FP_REFUSAL_SECRET, .limit = 1), "does not know this secret");
+	says(R(.cause = FP_REFUSAL_VERSION, .limit = 2, .used = 3),
+	     "node speaks version 2 of the protocol, the client version 3", "update Farpage on the node");
+	says(R(.cause = FP_REFUSAL_VERSION, .limit = 3, .used = 2),
+	     "node speaks version 3 of the protocol, the client version 2", "on the client's machine");
+	says(R(.cause = FP_REFUSAL_VERSION, .limit = 0, .used = 3), "older", "version 3",
+	     "update Farpage on the node");
 }
 
 static void test_each_cause_has_a_name_and_words(void **state)
