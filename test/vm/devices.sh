@@ -59,11 +59,22 @@ node() {
 	ib_read_lat -F -d rxe0 -s 4096 -n 500 >/dev/null
 }
 
+# The tests that follow want the node that node.sh starts after these devices.
+await_node() {
+	local try
+	for ((try = 0; try < 600; try++)); do
+		! grep -q ' serves ' "$FARPAGE_VM_RESULTS/node.log" 2>/dev/null || return 0
+		sleep 0.1
+	done
+	echo "farpaged does not come up in the node's guest" && return 1
+}
+
 program() {
 	local figures
 	insist rping -c -V -a 10.77.3.1 -S 4096 -C "$count"
 	figures=$(insist ib_read_lat -F -d rxe0 -s 4096 -n 500 10.77.3.1)
 	grep -A 1 '#bytes' <<<"$figures"
+	await_node
 }
 
 [[ -n ${FARPAGE_VM_KERNEL:-} ]] || { echo "only for a guest: see test/vm/README.md" && exit 77; }

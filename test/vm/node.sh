@@ -7,6 +7,7 @@ set -euo pipefail
 build=$1
 shared=$FARPAGE_VM_RESULTS
 
+rm -f "$shared"/{node.log,pull} # of a pair before this one
 "$(dirname "${BASH_SOURCE[0]}")/devices.sh" node
 (umask 077 && echo open-sesame-open-sesame >/run/node.secret)
 cat >/run/node.yaml <<-YAML
