@@ -26,6 +26,7 @@
 #include "refusals.h"
 #include "signals.h"
 #include "uring.h"
+#include "wary.h"
 
 long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
 
@@ -43,6 +44,23 @@ static long set_robust_list(const void *head, size_t len)
 	                        "memory. Use robust mutexes of the C library");
 	errno = ENOSYS;
 	return -1;
+}
+
+/* Opens by number, as LOOKS in calls.def. */
+static long open_by_number(long number, long a, long b, long c, long d)
+{
+	long fd;
+
+	if (number == SYS_openat)
+		return openat((int)a, (const char *)b, (int)c, (mode_t)d);
+#if defined(__x86_64__)
+	if (number == SYS_open)
+		return open((const char *)a, (int)b, (mode_t)c);
+#endif
+	fd = fp_call_syscall_way(number, a, b, c, d, 0, 0);
+	if (fd >= 0)
+		fp_wary_look((int)fd);
+	return fd;
 }
 
 /* Called by syscall(2), with its arguments, for the numbers below. */
@@ -92,6 +110,15 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return fp_call_syscall_way(number, a, b, c, d, e, f);
 	case SYS_setsockopt:
 		return setsockopt((int)a, (int)b, (int)c, (const void *)d, (socklen_t)e);
+#if defined(__x86_64__)
+	case SYS_open:
+#endif
+	case SYS_openat:
+	case SYS_openat2:
+	case SYS_open_by_handle_at:
+		return open_by_number(number, a, b, c, d);
+	case SYS_fcntl:
+		return fcntl((int)a, (int)b, c);
 	case SYS_set_tid_address:
 		return fp_refusals_clear_tid(addr) ? -1 : fp_raw(number, a, 0, 0, 0, 0, 0);
 	case SYS_set_robust_list:
@@ -99,9 +126,9 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 	case SYS_prctl:
 		return prctl((int)a, b, c, d, e);
 	case SYS_io_uring_setup:
-		if (!fp_calls_hold())
-			return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));
-		return fp_call_syscall_way(number, a, b, c, d, e, f); /* calls.def refuses it */
+		if (fp_calls_hold())
+			return fp_call_syscall_way(number, a, b, c, d, e, f); /* calls.def refuses it */
+		return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));
 	case SYS_unshare:
 		return unshare((int)a);
 	case SYS_setns:

@@ -190,6 +190,7 @@ enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 #define N_KINDS 463 /* the assembly below has this number, too */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
+    [SYS_open] = KIND_OURS,
     [SYS_mmap] = KIND_OURS,
     [SYS_mprotect] = KIND_OURS,
     [SYS_munmap] = KIND_OURS,
@@ -214,10 +215,14 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_setrlimit] = KIND_OURS,
     [SYS_sched_setaffinity] = KIND_OURS,
     [SYS_sched_getaffinity] = KIND_OURS,
+    [SYS_fcntl] = KIND_OURS,
+    [SYS_openat] = KIND_OURS,
     [SYS_unshare] = KIND_OURS,
     [SYS_prlimit64] = KIND_OURS,
     [SYS_setns] = KIND_OURS,
     [SYS_execveat] = KIND_OURS,
+    [SYS_open_by_handle_at] = KIND_OURS,
+    [SYS_openat2] = KIND_OURS,
     [SYS_mlock2] = KIND_OURS,
     [SYS_pkey_mprotect] = KIND_OURS,
     [SYS_clone3] = KIND_CHILD,

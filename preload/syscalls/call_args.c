@@ -443,7 +443,7 @@ int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *p
 	for (unsigned i = 0; i < FP_PIECES && pieces[i].kind != FP_PIECE_END && r == 0; i++)
 		r = add_piece(job, &pieces[i]);
 	if (r == 0 && job->n_ranges)
-		r = fp_agent_pin_for_device(fp_shim_agent(), job->ranges, job->n_ranges, &job->pin);
+		r = fp_agent_pin(fp_shim_agent(), job->ranges, job->n_ranges, &job->pin);
 	job->is_pinned = r == 0 && job->n_ranges;
 	return r;
 }

@@ -26,12 +26,13 @@
 #include "lookup.h"
 #include "shim.h"
 #include "store.h"
+#include "wary.h"
 
 #define SAID_MAX       64
 #define ROWS_MAX       1024
 #define MEMORY_DEVICES 1 /* major number of /dev/null, /dev/zero and the like */
 
-static atomic_bool must_hold, must_pin;
+static atomic_bool must_hold;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
 
 /* ---- the C library's functions ---- */
@@ -55,31 +56,21 @@ static fp_call_fn *resolve(unsigned row)
 	return real;
 }
 
-/*
- * True if the call reads from the descriptor in argument 0. A device may then write directly into
- * the caller's memory.
- */
-static bool reads_descriptor(const struct fp_row *row)
-{
-	return (row->how & FP_HOW_READS) && !(row->how & FP_HOW_STREAM) && row->pieces[0].arg != 0;
-}
-
 void fp_calls_open(void)
 {
 	bool hold = fp_shim_agent() && fp_agent_needs_pins(fp_shim_agent());
-	bool pin = fp_shim_agent() && fp_agent_is_blind_to_devices(fp_shim_agent());
+	const uint32_t always = FP_HOW_OPENS | FP_HOW_RELEASES | FP_HOW_LOOKS;
 
-	atomic_store_explicit(&must_pin, pin, memory_order_release);
 	atomic_store_explicit(&must_hold, hold, memory_order_release);
 	for (unsigned i = 0; i < fp_call_n_rows; i++) {
 		fp_call_fn *real = resolve(i);
 
-		if (!hold && !(pin && reads_descriptor(&fp_call_rows[i])) &&
-		    !(fp_shim_agent() && (fp_call_rows[i].how & (FP_HOW_OPENS | FP_HOW_RELEASES))))
+		if (!hold && !(fp_shim_agent() && (fp_call_rows[i].how & always)))
 			fp_call_entry[i] = real;
 	}
-	if (hold || pin)
+	if (hold)
 		fp_call_syscall_way = fp_call_syscall_mediated;
+	fp_wary_look_at_inherited();
 }
 
 bool fp_calls_hold(void)
@@ -432,26 +423,19 @@ static long mediate(struct call_request *q)
 	return ret;
 }
 
-/*
- * True for a direct read (O_DIRECT). The kernel itself serves the faults of such a read, but
- * capture can't see which pages the kernel has pinned for it.
- */
-static bool is_direct_read(struct call_request *q)
+/* A call of fcntl names its descriptor; the others return one. */
+static void look(const struct call_request *q, long ret)
 {
-	int saved = errno;
-	long flags;
-
-	if (!reads_descriptor(q->row) || !may_be_far(q))
-		return false;
-	flags = fp_call_raw_syscall(SYS_fcntl, *request_arg(q, 0), F_GETFL);
-	errno = saved;
-	return flags >= 0 && (flags & O_DIRECT);
+	if (!(q->row->how & FP_HOW_OPENS))
+		ret = (int)q->args[1] == F_SETFL && (q->args[2] & O_DIRECT) ? q->args[0] : -1;
+	if ((int)ret >= 0)
+		fp_wary_look((int)ret);
 }
 
 long fp_calls_run(unsigned row, long *args)
 {
 	struct call_request q = {.row = &fp_call_rows[row], .real = resolve(row), .before = errno};
-	bool hold = fp_calls_hold();
+	long ret;
 
 	memcpy(q.args, args, sizeof(q.args));
 	if (fp_local_is_agent())
@@ -463,7 +447,8 @@ long fp_calls_run(unsigned row, long *args)
 		q.row = fp_call_raw_row(args[0]);
 		q.shift = 1;
 	}
-	if (hold || (atomic_load_explicit(&must_pin, memory_order_relaxed) && is_direct_read(&q)))
-		return mediate(&q);
-	return pass(&q);
+	ret = fp_calls_hold() ? mediate(&q) : pass(&q);
+	if (q.row->how & FP_HOW_LOOKS)
+		look(&q, ret);
+	return ret;
 }

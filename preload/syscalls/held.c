@@ -11,6 +11,7 @@
 
 #include "calls.h"
 #include "far_pieces.h"
+#include "wary.h"
 
 /* These are newer than some headers that we build with. */
 #ifndef FUTEX_LOCK_PI2
@@ -91,7 +92,7 @@ void fp_held_rseq(const void *area, size_t len)
 	(void)held_hold(area, len, "the area of rseq");
 }
 
-/* ---- AF_XDP ---- */
+/* ---- sockets ---- */
 
 FP_INNER_CALL(setsockopt);
 
@@ -105,5 +106,6 @@ FP_INTERPOSE int setsockopt(int fd, int level, int option, const void *value, so
 		memcpy(&umem, value, 2 * sizeof(uint64_t));
 		(void)held_hold((void *)(uintptr_t)umem.addr, umem.len, "the memory of an AF_XDP socket");
 	}
+	fp_wary_setsockopt(level, option, value, len);
 	return fp_call_setsockopt(fd, level, option, value, len);
 }

@@ -1,10 +1,13 @@
 /*
  * O_DIRECT reads into far memory that is evicted meanwhile, and whose protection another thread
  * changes at random, before a fork and after it. Each byte that a read promised is checked. Before
- * that, memory is lent to pipes. Room: test/integration.
+ * that, memory is lent to pipes; and after it again, by a bare call: a pipe holds it without a pin,
+ * as some file systems and sockets do. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -12,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -147,8 +151,41 @@ static void push_out(void)
 		heap[i * PAGE]++;
 }
 
+enum way { BY_NAME, BY_NUMBER, BARE_CLEAN, BARE_WRITTEN };
+
+static long bare_vmsplice(int end, const struct iovec *part)
+{
+	long r = -ENOSYS;
+
+#if defined(__x86_64__)
+	register unsigned long flags __asm__("r10") = 0;
+
+	__asm__ volatile("syscall"
+	                 : "=a"(r)
+	                 : "a"(SYS_vmsplice), "D"(end), "S"(part), "d"(1ul), "r"(flags)
+	                 : "rcx", "r11", "memory");
+#endif
+	return r;
+}
+
+static long lend_by(enum way way, int end, const struct iovec *part)
+{
+	switch (way) {
+	case BY_NAME:
+		return vmsplice(end, part, 1, 0);
+	case BY_NUMBER:
+		return syscall(SYS_vmsplice, end, part, 1ul, 0ul);
+	case BARE_WRITTEN:
+		memset(part->iov_base, 'o', part->iov_len);
+		break;
+	default:
+		break;
+	}
+	return bare_vmsplice(end, part);
+}
+
 /* What a pipe was lent is still the program's: the reader sees later writes. */
-static bool lend(bool by_number)
+static bool lend(enum way way)
 {
 	char *mem = map(BUF_PAGES * PAGE), got[PAGE];
 	struct iovec part = {.iov_base = mem, .iov_len = BUF_PAGES * PAGE};
@@ -157,8 +194,7 @@ static bool lend(bool by_number)
 
 	memset(mem, 'o', BUF_PAGES * PAGE);
 	push_out();
-	right = right && (by_number ? syscall(SYS_vmsplice, ends[1], &part, 1ul, 0ul)
-	                            : vmsplice(ends[1], &part, 1, 0)) == (ssize_t)part.iov_len;
+	right = right && lend_by(way, ends[1], &part) == (long)part.iov_len;
 	push_out();
 	memset(mem, 'n', BUF_PAGES * PAGE);
 	for (unsigned i = 0; right && i < BUF_PAGES; i++)
@@ -166,6 +202,8 @@ static bool lend(bool by_number)
 	close(ends[0]);
 	close(ends[1]);
 	munmap(mem, BUF_PAGES * PAGE);
+	if (!right)
+		fprintf(stderr, "a pipe has other bytes than the memory that was lent to it, way %d\n", way);
 	return right;
 }
 
@@ -187,9 +225,38 @@ static bool lends_right(void)
 	bool right = is_too_much_refused();
 
 	for (unsigned i = 0; right && i < 8; i++)
-		right = lend(i & 1);
-	if (!right)
-		fprintf(stderr, "a pipe has other bytes than the memory that was lent to it\n");
+		right = lend(i & 1 ? BY_NUMBER : BY_NAME);
+	return right;
+}
+
+/*
+ * After this, the agent knows that some socket may hold memory without a pin. It does not matter
+ * that this socket is not connected, or that the kernel may lack TLS.
+ */
+static void warn_agent(void)
+{
+	int sock = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void)setsockopt(sock, IPPROTO_TCP, TCP_ULP, "tls", sizeof("tls"));
+	close(sock);
+}
+
+static bool holds_right(void)
+{
+	const char *mode = getenv("FARPAGE_FAULT_MODE"), *capture = getenv("FARPAGE_CAPTURE");
+	bool right = true;
+
+#if !defined(__x86_64__)
+	return true;
+#endif
+	if (mode && strcmp(mode, "inline") == 0) /* the bare call would find no page */
+		return true;
+	/* PROTECT always looks whether anybody holds a page that was written */
+	if (capture && strcmp(capture, "protect") == 0)
+		right = lend(BARE_WRITTEN);
+	warn_agent();
+	for (unsigned i = 0; right && i < 8; i++)
+		right = lend(i & 1 ? BARE_WRITTEN : BARE_CLEAN);
 	return right;
 }
 
@@ -252,7 +319,7 @@ static int run(void)
 	for (unsigned i = 0; i < READERS * BUFS; i++)
 		open_buffer(&buffers[i / BUFS][i % BUFS], PROT_READ);
 	printf("%u reads\n", n_reads);
-	return atomic_load(&wrong) || n_reads == 0 || !forked;
+	return atomic_load(&wrong) || n_reads == 0 || !forked || !holds_right();
 }
 
 int main(int argc, char **argv)

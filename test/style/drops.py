@@ -17,7 +17,7 @@ WHY = {
     "drop_vectored": "clean pages: nobody holds them for writing, as that lifts their protection",
     "empty": "pages of a stage, which UFFDIO_MOVE took or which are written",
     "forget_pages": "in a child before its threads run: WIPEONFORK",
-    "fp_far_drop": "clean pages, and pages that were copied: capture.h",
+    "fp_far_drop": "clean pages, and the copies at the new place of a mremap that is undone",
     "fp_far_renew_queue": "a table of the agent",
     "fp_kernel_filled_open": "a table of the agent",
     "fp_unheld_take": "the kernel drops the page only if nobody holds it; it pins no page that a child shares",

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -64,7 +65,8 @@ void far_rig_close(void)
 	if (far_rig.n_open == 0)
 		FP_RAW(SYS_mprotect, far_rig.memory, (size_t)FAR_PAGES * FP_PAGE_SIZE, PROT_NONE, 0, 0, 0);
 	far_rig.n_pins = far_rig.n_faults = far_rig.n_ranges = 0;
-	far_rig.n_awaited = far_rig.n_released = 0;
+	far_rig.n_awaited = far_rig.n_released = far_rig.n_wary = 0;
+	far_rig.fs_kind = 0;
 }
 
 /* ---- the agent, as far as these rooms use it ---- */
@@ -116,12 +118,6 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	return 0;
 }
 
-int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                            struct fp_pin *ret_pin)
-{
-	return fp_agent_pin(agent, ranges, n, ret_pin);
-}
-
 void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *pin)
 {
 	unsigned depth = --far_rig.n_open;
@@ -145,12 +141,25 @@ struct fp_space *fp_agent_space(struct fp_agent *agent)
 
 bool fp_agent_needs_pins(const struct fp_agent *agent)
 {
-	return !far_rig.blind_to_devices;
+	return !far_rig.needs_no_pins;
 }
 
-bool fp_agent_is_blind_to_devices(const struct fp_agent *agent)
+/* In place of fstatfs, for the shim alone. */
+int __real_fstatfs64(int fd, struct statfs *ret);
+int __wrap_fstatfs64(int fd, struct statfs *ret);
+
+int __wrap_fstatfs64(int fd, struct statfs *ret)
 {
-	return far_rig.blind_to_devices;
+	int r = __real_fstatfs64(fd, ret);
+
+	if (far_rig.fs_kind)
+		ret->f_type = far_rig.fs_kind;
+	return r;
+}
+
+void fp_agent_be_wary(struct fp_agent *agent)
+{
+	far_rig.n_wary++;
 }
 
 bool fp_agent_is_stray(const struct fp_agent *agent)
@@ -268,7 +277,7 @@ int far_rig_begin(void **state)
 int far_rig_setup(void **state)
 {
 	far_rig.budget_pages = FAR_PAGES;
-	far_rig.needs_network = far_rig.blind_to_devices = far_rig.stray = false;
+	far_rig.needs_network = far_rig.needs_no_pins = far_rig.stray = false;
 	far_rig_use_agent(true);
 	far_rig_close();
 	return 0;

@@ -35,8 +35,9 @@ extern struct far_rig {
 	unsigned n_ranges;        /* how many ranges the last pin has */
 	struct fp_pin_range ranges[FAR_RANGES];
 	unsigned n_faults; /* how often the program's touches faulted */
-	bool needs_network, blind_to_devices, stray;
-	unsigned n_awaited, n_released;
+	bool needs_network, needs_no_pins, stray;
+	unsigned n_awaited, n_released, n_wary;
+	long fs_kind; /* what fstatfs tells the shim; 0: the truth */
 } far_rig;
 
 /* Maps the far memory. Called once, before the first test. */

@@ -24,6 +24,7 @@
 #include "calls.h"
 #include "cleanup.h"
 #include "local.h"
+#include "wary.h"
 
 #define LONG_BYTES (40 * (size_t)FP_PAGE_SIZE)
 
@@ -511,27 +512,55 @@ static void test_local_memory(void **state)
 	close(fd);
 }
 
-/* Where the kernel faults by itself, only reads without the page cache are pinned. */
-static void test_direct_reads(void **state)
+/* How often the agent was told to be wary since the last question. */
+static unsigned wary(void)
 {
-	char name[] = "/tmp/direct-XXXXXX";
+	unsigned n = far_rig.n_wary;
+
+	far_rig.n_wary = 0;
+	return n;
+}
+
+static unsigned wary_of(const char *name, int flags)
+{
+	int fd = open(name, flags | O_CLOEXEC);
+
+	if (fd >= 0)
+		close(fd);
+	return wary();
+}
+
+/* In every fault mode, what may hold memory without a pin, or only to read it, is noticed. */
+static void test_wary(void **state)
+{
+	char name[] = "/tmp/wary-XXXXXX";
 	int fd = mkstemp(name), direct;
 
 	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, FP_PAGE_SIZE), 0);
-	direct = open(name, O_RDONLY | O_CLOEXEC | O_DIRECT);
-	assert_int_equal(unlink(name), 0);
-	far_rig.blind_to_devices = true;
+	far_rig.needs_no_pins = true;
 	far_rig_use_agent(true);
-	FAR(0)[0] = 1;
-	assert_int_equal(read(fd, FAR(0), 1), 1);
-	assert_int_equal(far_rig.n_pins, 0);
-	if (direct >= 0) {
-		assert_int_equal(read(direct, FAR(0), FP_PAGE_SIZE), FP_PAGE_SIZE);
-		assert_int_equal(far_rig.n_pins, 1);
+	direct = open(name, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (direct >= 0) { /* else this file system has no direct reads */
 		close(direct);
+		wary();
+		far_rig.fs_kind = 0xEF53; /* ext4 pins */
+		assert_int_equal(wary_of(name, O_RDONLY | O_DIRECT), 0);
+		far_rig.fs_kind = 0x6969; /* NFS does not */
+		assert_int_equal(wary_of(name, O_RDONLY), 0);
+		assert_int_equal(wary_of(name, O_WRONLY | O_DIRECT), 0);
+		assert_int_equal(wary_of(name, O_RDONLY | O_DIRECT), 1);
+		assert_int_equal(fcntl(fd, F_SETFL, O_APPEND), 0);
+		assert_int_equal(wary(), 0);
+		assert_int_equal(fcntl(fd, F_SETFL, O_DIRECT), 0);
+		assert_int_equal(wary(), 1);
+		assert_int_equal(syscall(SYS_fcntl, fd, F_GETFL) & O_DIRECT, O_DIRECT);
+		fp_wary_look_at_inherited();
+		assert_int_equal(wary(), 1);
 	}
 	close(fd);
+	unlink(name);
+	assert_int_equal(wary_of("/dev/null", O_RDWR), 0);
+	assert_int_equal(wary_of("/dev/fuse", O_RDWR), access("/dev/fuse", R_OK | W_OK) == 0);
 }
 
 int main(void)
@@ -548,7 +577,7 @@ int main(void)
 	    TEST(test_long_stream),    TEST(test_long_pipe),
 	    TEST(test_long_receive),   TEST(test_long_datagram),
 	    TEST(test_long_and_wrong), TEST(test_who_is_not_mediated),
-	    TEST(test_local_memory),   TEST(test_direct_reads),
+	    TEST(test_local_memory),   TEST(test_wary),
 	};
 
 	return cmocka_run_group_tests(tests, far_rig_begin, NULL);

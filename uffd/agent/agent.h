@@ -204,19 +204,12 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
                  struct fp_pin *ret_hold);
 void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold);
 
-/* True if capture can't see that a device writes into a page: see fp_agent_pin_for_device. */
-bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
-
 /*
- * For calls in which a device may write into memory (O_DIRECT). Three cases:
- *   - If pins are needed, does the same as fp_agent_pin.
- *   - If the kernel faults pages in by itself, but our capture can't see which of them are
- *     pinned: keeps pages of the ranges from leaving once they are local, but brings none in.
- *   - Otherwise does nothing.
- * Like fp_agent_pin in all other respects.
+ * From now on a page leaves only once it is proved that nobody holds it: no device or kernel code
+ * that keeps it without a pin, or reads it. Called before such a holder can be made. Any thread,
+ * signal handlers too. Waits until the evictions that know nothing of it have ended.
  */
-int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                            struct fp_pin *ret_hold);
+void fp_agent_be_wary(struct fp_agent *agent);
 
 /* Called when the calling thread ends: releases its remaining pins. */
 void fp_agent_thread_ends(struct fp_agent *agent);

@@ -9,7 +9,6 @@
  * word is set.
  */
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,11 +44,6 @@ static __thread struct {
 bool fp_agent_needs_pins(const struct fp_agent *agent)
 {
 	return fp_uffd_needs_pins(&agent->far.uffd);
-}
-
-bool fp_agent_is_blind_to_devices(const struct fp_agent *agent)
-{
-	return !agent->far.capture_by_move && !fp_agent_needs_pins(agent);
 }
 
 /* ---- which pages ---- */
@@ -340,38 +334,6 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	r = hold_ranges(agent, ranges, n, ret_hold, frame);
 	if (r == 0)
 		bring_all(agent, ranges, n);
-	return r;
-}
-
-/*
- * Waits for pages that an evictor took before it could see the pin. The wait is bounded, because
- * write-backs are.
- */
-static void await_leaving(const struct fp_far *far, const struct fp_pin_range *range)
-{
-	struct fp_page_range r;
-
-	if (!to_pinned(far, range, &r))
-		return;
-	for (uint32_t p = r.page; p < r.page + r.n; p++)
-		while (fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_LEAVING)
-			sched_yield();
-}
-
-int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                            struct fp_pin *ret_hold)
-{
-	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
-	int r;
-
-	if (!fp_agent_is_blind_to_devices(agent))
-		return fp_agent_pin(agent, ranges, n, ret_hold);
-	ret_hold->n = 0;
-	if (!any_far(&agent->far, ranges, n))
-		return 0;
-	r = hold_ranges(agent, ranges, n, ret_hold, frame);
-	for (unsigned i = 0; i < n && r == 0; i++)
-		await_leaving(&agent->far, &ranges[i]);
 	return r;
 }
 

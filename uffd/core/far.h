@@ -64,7 +64,12 @@ struct fp_far {
 	struct fp_pin_table pins;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
-	bool capture_by_move;
+	bool capture_by_move; /* the kernel has UFFDIO_MOVE: see fp_far_moves */
+	/*
+	 * Somebody may hold pages without a pin, or clean pages for reading. Then each page is
+	 * proved to be held by nobody before it leaves
+	 */
+	_Atomic bool wary;
 	_Atomic bool wants_slots; /* a page that is to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
 	_Atomic bool sealed;      /* since reclaim last looked, the kernel refused to drop a page (EPERM) */
@@ -108,6 +113,17 @@ static inline uint32_t fp_far_page(const struct fp_far *far, uint64_t addr)
 static inline bool fp_far_has(const struct fp_far *far, uint32_t page)
 {
 	return page >= far->first && page < far->last;
+}
+
+static inline bool fp_far_is_wary(const struct fp_far *far)
+{
+	return atomic_load(&far->wary);
+}
+
+/* True if pages leave by UFFDIO_MOVE, which sees pins, but no other references. */
+static inline bool fp_far_moves(const struct fp_far *far)
+{
+	return far->capture_by_move && !fp_far_is_wary(far);
 }
 
 static inline void fp_far_touch(struct fp_far *far, uint32_t page)

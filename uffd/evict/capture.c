@@ -7,10 +7,12 @@
 
 #include "abi.h"
 #include "cleanup.h"
+#include "clock.h"
 #include "presence.h"
-#include "process_memory.h"
 #include "kernel_filled.h"
 #include "unheld.h"
+
+#define KEEP_NS 100000000u /* how long the lock of the layout is tried for a page that must be kept */
 
 void fp_capture_refuse(struct fp_far *far, uint32_t page)
 {
@@ -18,12 +20,12 @@ void fp_capture_refuse(struct fp_far *far, uint32_t page)
 	fp_count(&far->stats->evict_refused, 1);
 }
 
-/* buf: the captured bytes. moved: they are the only copy. */
-static void batch_add(struct fp_batch *b, uint32_t page, void *buf, bool moved)
+/* buf: the captured bytes, now the only copy. */
+static void batch_add(struct fp_batch *b, uint32_t page, void *buf)
 {
 	struct fp_leaving *l = &b->items[b->n];
 
-	*l = (struct fp_leaving){.page = page, .moved = moved, .batch = b};
+	*l = (struct fp_leaving){.page = page, .batch = b};
 	l->io.buf = buf;
 	l->io.user = l;
 	b->n++;
@@ -50,27 +52,6 @@ static void vanished(struct fp_far *far, uint32_t page)
 	fp_budget_leave(&far->budget, 1);
 }
 
-static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t page)
-{
-	char *addr = fp_far_addr(far, page);
-	void *copy = next_copy(b);
-
-	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0) {
-		fp_capture_refuse(far, page);
-		return;
-	}
-	if (!fp_process_memory_read(far->mem_fd, addr, copy)) {
-		if (fp_presence_is_absent(far->pagemap_fd, addr))
-			vanished(far, page);
-		else
-			fp_capture_refuse(
-			    /* keep it protected: a write to a clean page must not go unseen */
-			    far, page);
-		return;
-	}
-	batch_add(b, page, copy, false);
-}
-
 static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n)
 {
 	return fp_uffd_move(&far->uffd, far->pagemap_fd, dst, fp_far_addr(far, page),
@@ -92,10 +73,7 @@ int fp_capture_unshare(struct fp_far *far, uint32_t page)
 	return 0;
 }
 
-/*
- * For a clean page that a child shares, the result is -EINVAL. A clean page is protected, so no
- * call has pinned it for writing, and it can be copied instead.
- */
+/* For a clean page that a child shares, the result is -EINVAL: it can be copied instead. */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {
 	ssize_t r;
@@ -182,34 +160,111 @@ static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, in
 	return r;
 }
 
+/* Copies a page, and drops it if nobody holds it. -EBUSY: fp_unheld_keep must follow. */
+static int copy_out(struct fp_far *far, uint32_t page, void *dst)
+{
+	char *addr = fp_far_addr(far, page);
+	int r;
+
+	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
+		return -EAGAIN;
+	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, dst);
+	return r == -EIO && fp_presence_is_absent(far->pagemap_fd, addr) ? -ENOENT : r;
+}
+
+static ssize_t end_copy(struct fp_far *far, uint32_t page, int r)
+{
+	if (r == 0)
+		return FP_PAGE_SIZE;
+	if (r == -ENOENT)
+		return r;
+	protect_clean(far, page, 1);
+	return r == -EPERM ? sealed(far) : -EPERM;
+}
+
+/* Before a page is kept. A thread may then write to it unseen, so the page counts as written. */
+static void expose(struct fp_far *far, uint32_t page)
+{
+	atomic_fetch_or(&far->words[page], FP_PAGE_DIRTY);
+	while (fp_far_unprotect(far, page) == -EAGAIN)
+		; /* a bare call changes a mapping, and that ends the process */
+}
+
 /*
- * A page that must not be opened, as the program can't read it, or that can't be moved, as a child
- * shares it. fp_unheld_keep may have to open it later: so first makes it a mapping of its own, by
- * an advice that means nothing for such memory.
+ * For a page that the program can't read or can't write; the caller has the lock. fp_unheld_keep
+ * may have to open the page: so first makes it a mapping of its own, by an advice that means
+ * nothing for such memory.
  */
-static ssize_t take_copied(struct fp_far *far, const struct capture_run *run, int prot)
+static ssize_t copy_closed(struct fp_far *far, const struct capture_run *run, int prot)
 {
 	char *addr = fp_far_addr(far, run->page);
 	int r = -EPERM;
 
-	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
-		return -EPERM;
-	if (fp_presence_is_absent(far->pagemap_fd, addr))
-		return -ENOENT;
 	if (madvise(addr, FP_PAGE_SIZE, MADV_SEQUENTIAL) == 0) {
-		r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, run->dst);
-		if (r == -EBUSY && !fp_unheld_keep(&far->uffd, addr, prot))
-			r = 0;
+		r = copy_out(far, run->page, run->dst);
+		if (r == -EBUSY) {
+			expose(far, run->page);
+			if (!fp_unheld_keep(addr, prot))
+				r = 0;
+		}
 		(void)madvise(addr, FP_PAGE_SIZE, MADV_NORMAL);
 	}
-	if (r == 0)
-		return FP_PAGE_SIZE;
-	protect_clean(far, run->page, 1);
-	return r == -EPERM ? sealed(far) : -EPERM;
+	return end_copy(far, run->page, r);
+}
+
+/* Keeps a page whose mapping was closed just now. Returns 1, 0 if the kernel has dropped it, or
+ * -EBUSY. */
+static int keep_closed(struct fp_far *far, uint32_t page)
+{
+	const struct fp_piece *piece;
+	int r = -EBUSY;
+
+	if (!far->layout || pthread_mutex_trylock(far->layout_lock) != 0)
+		return -EBUSY;
+	piece = fp_layout_next(far->layout, page);
+	if (piece && piece->start <= page)
+		r = fp_unheld_keep(fp_far_addr(far, page), piece->prot);
+	pthread_mutex_unlock(far->layout_lock);
+	return r;
+}
+
+/*
+ * Keeps a page of memory that was open a moment ago, without the lock. If a thread has closed it
+ * since, the lock is tried for a short time: its holder may wait for this page. False: the kernel
+ * has dropped the page.
+ */
+static bool keep_open(struct fp_far *far, uint32_t page)
+{
+	uint64_t until = fp_clock_ns() + KEEP_NS;
+	char *addr = fp_far_addr(far, page);
+	int r;
+
+	expose(far, page);
+	do {
+		if (fp_unheld_touch(addr))
+			return true;
+		if (!fp_presence_is_here(far->pagemap_fd, addr))
+			return false;
+		r = keep_closed(far, page);
+		if (r >= 0)
+			return r;
+		sched_yield();
+	} while (fp_clock_ns() < until);
+	return true;
+}
+
+/* For a page that is readable and writable: needs no lock. */
+static ssize_t copy_open(struct fp_far *far, const struct capture_run *run)
+{
+	int r = copy_out(far, run->page, run->dst);
+
+	if (r == -EBUSY && !keep_open(far, run->page))
+		r = 0;
+	return end_copy(far, run->page, r);
 }
 
 /* The program's mapping can't change meanwhile: the caller has its lock. */
-static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
+static ssize_t take_closed(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
 	const struct fp_piece *piece = fp_layout_next(far->layout, run->page);
 	ssize_t r = -EBUSY;
@@ -217,7 +272,7 @@ static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct captur
 	if (!piece || piece->start > run->page || is_open(piece->prot)) /* it has changed */
 		return -EPERM;
 	run->n = FP_MIN(run->n, piece->end - run->page);
-	if (piece->prot != PROT_NONE) {
+	if (piece->prot != PROT_NONE && fp_far_moves(far)) {
 		if (piece->prot & PROT_EXEC)
 			run->dst = open_twin(b);
 		r = run->dst ? move_opened(far, run, piece->prot) : sealed(far);
@@ -226,32 +281,40 @@ static ssize_t move_closed(struct fp_far *far, struct fp_batch *b, struct captur
 	}
 	run->n = 1;
 	run->dst = next_copy(b);
-	return take_copied(far, run, piece->prot);
+	return copy_closed(far, run, piece->prot);
+}
+
+static ssize_t take_open(struct fp_far *far, struct fp_batch *b, struct capture_run *run, int prot)
+{
+	if (!fp_far_moves(far)) {
+		run->n = 1;
+		run->dst = next_copy(b);
+		return copy_open(far, run);
+	}
+	if (prot & PROT_EXEC)
+		run->dst = open_twin(b);
+	return run->dst ? move_run(far, run) : sealed(far);
 }
 
 /*
- * Moves the first pages of a run whose protection is not the stage's. The program's thread may have
- * the lock, and wait for this one: then the pages stay for now.
+ * Takes the first pages of a run according to their protection. The program's thread may have the
+ * lock, and wait for this one: then closed pages stay for now.
  */
-static ssize_t move_unlike(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
+static ssize_t take_by_protection(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
 {
-	struct fp_piece piece;
+	struct fp_piece piece = {.end = UINT32_MAX, .prot = PROT_READ | PROT_WRITE};
 	uint32_t changes;
 	ssize_t r;
 
-	if (!far->layout || !fp_layout_peek(far->layout, run->page, &piece, &changes))
+	if (far->layout && !fp_layout_peek(far->layout, run->page, &piece, &changes))
 		return -EPERM;
 	run->n = FP_MIN(run->n, piece.end - run->page);
-	if (is_open(piece.prot)) {
-		if (piece.prot & PROT_EXEC)
-			run->dst = open_twin(b);
-		r = run->dst ? move_run(far, run) : sealed(far);
-	} else if (pthread_mutex_trylock(far->layout_lock) == 0) {
-		r = move_closed(far, b, run);
-		pthread_mutex_unlock(far->layout_lock);
-	} else {
-		r = -EPERM;
-	}
+	if (is_open(piece.prot))
+		return take_open(far, b, run, piece.prot);
+	if (pthread_mutex_trylock(far->layout_lock) != 0)
+		return -EPERM;
+	r = take_closed(far, b, run);
+	pthread_mutex_unlock(far->layout_lock);
 	return r;
 }
 
@@ -266,7 +329,7 @@ static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct captu
 
 	while (r == -EINVAL) {
 		run->dst = stage;
-		r = move_unlike(far, b, run);
+		r = take_by_protection(far, b, run);
 		if (r != -EINVAL || run->n == 1)
 			break;
 		run->n /= 2;
@@ -276,45 +339,47 @@ static ssize_t move_somehow(struct fp_far *far, struct fp_batch *b, struct captu
 	return r;
 }
 
+static ssize_t take_run(struct fp_far *far, struct fp_batch *b, struct capture_run *run)
+{
+	ssize_t r;
+
+	if (!fp_far_moves(far))
+		return take_by_protection(far, b, run);
+	r = move_somehow(far, b, run);
+	if (r == -EINVAL)
+		return -EPERM;
+	if (r == -EBUSY)
+		r = unshare_and_move(far, run->dst, run->page);
+	if (r != -EINVAL)
+		return r;
+	run->n = 1;
+	run->dst = next_copy(b);
+	return copy_open(far, run);
+}
+
 /*
  * Captures the first pages of a run of neighbours. Returns how many are captured or settled now, at
  * least one.
  */
-static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
+static unsigned take(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
 	struct capture_run run = {.page = page, .n = n, .dst = b->stage + (size_t)b->n * FP_PAGE_SIZE};
-	ssize_t r = move_somehow(far, b, &run);
-	unsigned k;
+	ssize_t r = take_run(far, b, &run);
+	unsigned k = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 1;
 
-	if (r == -EINVAL)
-		r = -EPERM;
-	if (r == -EBUSY)
-		r = unshare_and_move(far, run.dst, page);
-	if (r > 0) {
-		k = (unsigned)(r >> FP_PAGE_SHIFT);
-		for (unsigned i = 0; i < k; i++)
-			batch_add(b, page + i, run.dst + (size_t)i * FP_PAGE_SIZE, true);
-		return k;
-	}
+	for (unsigned i = 0; r > 0 && i < k; i++)
+		batch_add(b, page + i, run.dst + (size_t)i * FP_PAGE_SIZE);
 	if (r == -ENOENT)
 		vanished(far, page);
-	else if (r == -EINVAL)
-		take_by_protect(far, b, page);
-	else
+	else if (r <= 0)
 		fp_capture_refuse(far, page);
-	return 1;
+	return k;
 }
 
 void fp_capture(struct fp_far *far, struct fp_batch *b, const uint32_t *pages, unsigned n)
 {
-	for (unsigned i = 0; i < n;) {
-		if (far->capture_by_move) {
-			i += take_by_move(far, b, pages[i], fp_run_length(pages + i, n - i));
-		} else {
-			take_by_protect(far, b, pages[i]);
-			i++;
-		}
-	}
+	for (unsigned i = 0; i < n;)
+		i += take(far, b, pages[i], fp_run_length(pages + i, n - i));
 }
 
 /*
@@ -335,9 +400,4 @@ void fp_capture_empty_stage(struct fp_batch *b)
 	if (b->twin_used)
 		empty(twin_of(b), b->n);
 	b->twin_used = false;
-}
-
-bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *l)
-{
-	return l->moved || fp_far_drop(far, l->page, 1);
 }

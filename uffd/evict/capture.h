@@ -3,16 +3,18 @@
  * are written to a node. Room: uffd/evict. It stands between the evictor, which chooses and writes,
  * and the kernel. On the fault path, so nothing here allocates (law 4).
  *
- * Capture has two ways. In both, a write that comes too late waits in the kernel.
+ * Capture has two ways. In both, a write that comes too late waits in the kernel, and the captured
+ * bytes are the only copy.
  *   - MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically. The kernel
  *     refuses pages that are pinned for I/O. It moves between mappings of equal protection only,
  *     which must be writable. So executable memory has a stage of its own (the twin). A page that
  *     the program can read but not write, or only write, is made readable and writable while it is
  *     moved. It is write-protected by userfaultfd before that. So a write waits, and then the
- *     kernel refuses it as before. A page of PROT_NONE leaves by fp_unheld_take: if it was made
- *     readable, a thread could read it meanwhile.
- *   - PROTECT is for kernels before 6.8. It write-protects the page, copies it, and drops the
- *     original once the copy is safe.
+ *     kernel refuses it as before.
+ *   - COPY write-protects the page, copies it, and drops it by fp_unheld_take, which proves that
+ *     nobody holds it. It serves where MOVE is not there (kernels before 6.8), where MOVE is not
+ *     enough (far->wary), and for PROT_NONE: if such a page was made readable, a thread could read
+ *     it meanwhile.
  * A page that is neither moved nor proved to be held by nobody stays where it is.
  */
 #ifndef FP_CAPTURE_H
@@ -31,7 +33,6 @@ struct fp_leaving {
 	bool zero;         /* all its bytes are zero */
 	bool copied;       /* they are in its slot: the node's memory is mapped */
 	uint64_t old_slot; /* the slot that the page had before; 0: none */
-	bool moved;        /* buf has the only copy; false: the original is still in its place */
 	struct fp_batch *batch;
 };
 
@@ -76,12 +77,6 @@ void fp_capture_refuse(struct fp_far *far, uint32_t page);
  * copy of our own; no byte changes. The page is not write-protected then. Returns 0 or -EBUSY.
  */
 int fp_capture_unshare(struct fp_far *far, uint32_t page);
-
-/*
- * Drops the original of a page that was copied. Called before the page's word says that it has
- * left. False: the original stays (mlock).
- */
-bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
 /* Empties the stage of a batch that is done. */
 void fp_capture_empty_stage(struct fp_batch *batch);

@@ -63,7 +63,7 @@ int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct
 	ev->lane = lane;
 	ev->n_batches = lane ? LANE_BATCHES : 1;
 	ev->batches = fp_lockedmem_new(batches_bytes(ev));
-	if (ev->batches && far->capture_by_move) /* then few pages need a copy */
+	if (ev->batches && fp_far_moves(far)) /* then few pages need a copy, if any */
 		copies = fp_lockedmem_lazy(copies_bytes(ev));
 	else
 		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
@@ -143,10 +143,13 @@ static void spare_pinned(struct fp_evictor *ev)
 	ev->n_takes = without_pinned(ev->far, ev->takes, ev->n_takes);
 }
 
-/* old: the page's word before the step that had this action. */
+/*
+ * old: the page's word before the step that had this action. If somebody may hold a clean page for
+ * reading, it is taken too, as only that proves that nobody does.
+ */
 static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_action action, uint64_t old)
 {
-	if (action == FP_ACT_DROP && may_drop(ev->far, old))
+	if (action == FP_ACT_DROP && may_drop(ev->far, old) && !fp_far_is_wary(ev->far))
 		ev->drops[ev->n_drops++] = page;
 	else if (action == FP_ACT_CAPTURE && fp_kernel_filled_end(ev->far, page) < 0)
 		fp_capture_refuse(ev->far, page);
@@ -224,22 +227,13 @@ static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 		batch_close(far, b);
 }
 
-/*
- * No node took the page, or its original can't be dropped. If the page was moved out, the captured
- * bytes are its only copy, and go back to their place. If it was only protected, it is still there.
- */
+/* No node took the page. The captured bytes are its only copy, and go back to their place. */
 static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
 	if (l->io.slot && l->io.slot != l->old_slot)
 		fp_store_slot_free(far->store, l->io.slot);
-	if (l->moved) {
-		fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL);
-		fp_far_put_back(far, l->page, l->io.buf);
-	} else {
-		fp_far_unprotect(far, l->page);
-		fp_far_end(far, l->page, FP_EV_NOT_WRITTEN);
-		fp_far_end(far, l->page, FP_EV_INSTALLED_RW);
-	}
+	fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL);
+	fp_far_put_back(far, l->page, l->io.buf);
 	fp_count(&far->stats->evict_refused, 1);
 	l->batch->n_back++;
 	item_done(far, l, false);
@@ -250,10 +244,6 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
 
-	if (!fp_capture_drop_original(far, l)) {
-		end_unwritten(far, l);
-		return;
-	}
 	s = l->io.slot ? fp_pager_apply_written(&far->words[l->page], l->io.slot, NULL)
 	               : fp_pager_apply(&far->words[l->page], FP_EV_WAS_ZERO, NULL);
 	if (l->old_slot && l->old_slot != l->io.slot)
@@ -390,21 +380,34 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 		write_pages(ev, &l, 1); /* its node is lost: try another one, if there is any */
 }
 
+/* A clean page that was taken has left: its node has the bytes. */
+static void end_clean(struct fp_far *far, struct fp_leaving *l)
+{
+	fp_far_end(far, l->page, FP_EV_DROPPED);
+	fp_count(&far->stats->evicted_clean, 1);
+	item_done(far, l, true);
+}
+
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
 	struct fp_leaving **pages = ev->leaving;
+	unsigned n = 0;
 
+	b->open++; /* keeps the batch open during this function */
 	for (unsigned i = 0; i < b->n; i++) {
-		struct fp_leaving *l = pages[i] = &b->items[i];
+		struct fp_leaving *l = &b->items[i];
+		uint64_t word = atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed);
 
-		l->old_slot =
-		    fp_page_slot(atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed));
-		l->io.slot = l->old_slot;
+		l->old_slot = l->io.slot = fp_page_slot(word);
+		if (!(word & FP_PAGE_DIRTY) && may_drop(ev->far, word)) {
+			end_clean(ev->far, l);
+			continue;
+		}
 		l->zero = is_zero(l->io.buf);
+		pages[n++] = l;
 	}
-	b->open++; /* keeps the batch open during this loop */
 	b->sent_ns = fp_clock_ns();
-	write_pages(ev, pages, b->n);
+	write_pages(ev, pages, n);
 	if (--b->open == 0)
 		batch_close(ev->far, b);
 }

@@ -158,10 +158,7 @@ static void keep_room(struct fp_reclaim *rc)
 {
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
 		return;
-	/*
-	 * with capture by protect, the kernel refuses to drop a page only after the page was
-	 * written. So an eviction that has begun may be in vain: the field sealed is true then
-	 */
+	/* some pages may leave while others can't: then the field sealed is true */
 	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;
 		return;

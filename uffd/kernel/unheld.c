@@ -4,26 +4,35 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "abi.h"
+#include "clock.h"
 #include "presence.h"
 #include "process_memory.h"
 #include "store.h"
 
-#define TRIES 3u /* the kernel may be busy with a page, or have it in a processor's own list */
+#define LISTS_NS (5 * FP_NSEC_PER_MSEC)
+#define TRIES    3u /* the kernel may be busy with a page, or have it in a processor's own list */
 
 /*
  * A page may be in a list of some processor, which counts as a holder. This call empties the lists
- * of all processors, before it finds that there is no such NUMA node.
+ * of all processors, before it finds that there is no such NUMA node. It is slow, and pages may be
+ * held for long: so it is not made for every page that stays.
  */
 static void empty_lists(void *addr)
 {
+	static _Atomic uint64_t next_ns;
+	uint64_t now = fp_clock_ns();
 	int nowhere = -1, status;
 
+	if (now < atomic_load_explicit(&next_ns, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&next_ns, now + LISTS_NS, memory_order_relaxed);
 	(void)syscall(SYS_move_pages, 0, 1ul, &addr, &nowhere, &status, 0);
 }
 
@@ -54,7 +63,7 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
  * Lets the kernel do an atomic "or 0" on the page's first word. Unlike other ways to write, this
  * one gives EFAULT for an absent page, and waits for nobody.
  */
-static bool touch(void *addr)
+bool fp_unheld_touch(void *addr)
 {
 	uint32_t word = 0;
 
@@ -69,15 +78,13 @@ void fp_unheld_close(void *addr, size_t len, int prot)
 		sched_yield(); /* the range is a mapping of its own, so no limit is met */
 }
 
-bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot)
+bool fp_unheld_keep(void *addr, int prot)
 {
 	bool kept;
 
 	if (mprotect(addr, FP_PAGE_SIZE, prot | PROT_READ | PROT_WRITE) < 0)
 		return true;
-	while (fp_uffd_protect(uffd, addr, FP_PAGE_SIZE, false) == -EAGAIN)
-		sched_yield();
-	kept = touch(addr);
+	kept = fp_unheld_touch(addr);
 	fp_unheld_close(addr, FP_PAGE_SIZE, prot);
 	return kept;
 }

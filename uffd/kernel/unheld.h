@@ -18,8 +18,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "uffd.h"
-
 /*
  * Copies a present page to ret_bytes, and drops it. 0: done. -EBUSY: the page is still there, and
  * the kernel may drop it at any time until fp_unheld_keep. Nothing has changed after -EINVAL (the
@@ -28,11 +26,17 @@
 int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
 
 /*
- * Ends the kernel's right to drop the page, whose protection is prot: makes the page dirty, without
- * a change to any byte. For that time the page is writable and not write-protected by userfaultfd.
- * False: the kernel has dropped it before that, and the bytes that fp_unheld_take copied are right.
+ * Ends the kernel's right to drop the page: makes the page dirty, without a change to any byte. The
+ * page must not be write-protected by userfaultfd. False: the page is absent, or it can't be
+ * written.
  */
-bool fp_unheld_keep(const struct fp_uffd *uffd, void *addr, int prot);
+bool fp_unheld_touch(void *addr);
+
+/*
+ * The same for a page whose protection is prot. For that time the page is writable. False: the
+ * kernel has dropped it before that, and the bytes that fp_unheld_take copied are right.
+ */
+bool fp_unheld_keep(void *addr, int prot);
 
 /*
  * mprotect(2) of a range that was opened before. Waits while the kernel has no memory for its own

@@ -40,9 +40,19 @@ static void install(struct fp_far *far, uint32_t page, const void *bytes)
 	} while (r < 0 && fp_far_may_pass(far, r, UINT64_MAX));
 }
 
+/* Keeps a page that somebody holds: see fp_unheld_keep. */
+static bool keep_page(const struct move *m, uint32_t page)
+{
+	struct fp_far *far = m->space->far;
+
+	while (fp_far_unprotect(far, page) == -EAGAIN)
+		; /* a bare call changes a mapping, and that ends the process */
+	return fp_unheld_keep(fp_far_addr(far, page), m->prot);
+}
+
 /*
- * Without UFFDIO_MOVE; and for memory that the program can't read, which must not be opened, as
- * other threads go on meanwhile.
+ * Where UFFDIO_MOVE is not there, or not enough; and for memory that the program can't read, which
+ * must not be opened, as other threads go on meanwhile.
  */
 static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
 {
@@ -55,7 +65,9 @@ static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
 	if (fp_presence_is_absent(far->pagemap_fd, src))
 		return -ENOENT;
 	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes);
-	if (r < 0 && (r != -EBUSY || fp_unheld_keep(&far->uffd, src, m->prot)))
+	if (r == -EBUSY && !keep_page(m, from))
+		r = 0;
+	if (r < 0)
 		return r;
 	install(far, to, bytes);
 	return FP_PAGE_SIZE;
@@ -90,7 +102,7 @@ static ssize_t move_opened(const struct move *m, uint32_t from, uint32_t to)
  * locked. */
 static ssize_t take_page(const struct move *m, uint32_t from, uint32_t to)
 {
-	if (!m->space->far->capture_by_move || m->prot == PROT_NONE)
+	if (!fp_far_moves(m->space->far) || m->prot == PROT_NONE)
 		return copy_unheld(m, from, to);
 	return m->prot == (PROT_READ | PROT_WRITE) ? move_open(m->space->far, from, to)
 	                                           : move_opened(m, from, to);
@@ -117,7 +129,7 @@ static int move_resident(const struct move *m, uint32_t from, uint32_t to)
 {
 	struct fp_far *far = m->space->far;
 	uint64_t until = fp_clock_ns() + HELD_NS;
-	bool unshares = far->capture_by_move && m->prot == (PROT_READ | PROT_WRITE);
+	bool unshares = fp_far_moves(far) && m->prot == (PROT_READ | PROT_WRITE);
 	ssize_t r;
 
 	do {
@@ -212,10 +224,11 @@ static int move_page(const struct move *m, uint32_t from, uint32_t to)
 		fp_space_release(far, to, r == 0 ? settled : FP_PAGE_ZERO);
 	}
 	if (r < 0) {
-		/* an attempt to move it may have changed its protection */
-		if (fp_page_state(old) == FP_PAGE_RESIDENT)
-			(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, from), FP_PAGE_SIZE,
-			                      !(old & FP_PAGE_DIRTY));
+		/* an attempt to move it may have lifted its protection, so it counts as written */
+		if (fp_page_state(old) == FP_PAGE_RESIDENT) {
+			(void)fp_far_unprotect(far, from);
+			old |= FP_PAGE_DIRTY;
+		}
 		fp_space_release(far, from, old);
 	} else {
 		atomic_fetch_or(&far->words[from], FP_PAGE_MOVED);
