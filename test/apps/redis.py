@@ -32,7 +32,7 @@ def await_server(server, log):
     while ask("PING").strip() != "PONG":
         if server.poll() is not None or time.monotonic() > until:
             sys.exit(f"FAILED: redis-server did not come up:\n{farapp.text_of(log)}")
-        time.sleep(0.5)
+        time.sleep(0.05)
 
 
 def data(verb, log):

@@ -183,6 +183,14 @@ static inline uint32_t a_remote_page(const struct scene *s)
 	return 0;
 }
 
+static inline bool is_here(const struct scene *s, uint32_t page)
+{
+	const struct fp_far *far = &s->agent->far;
+	uint32_t first = fp_far_page(far, (uintptr_t)s->far);
+
+	return fp_page_state(atomic_load(&far->words[first + page])) != FP_PAGE_REMOTE;
+}
+
 /*
  * Checks that each page has its bytes or, if lost_allowed, is lost. Returns the number of lost
  * pages.
@@ -213,7 +221,7 @@ static inline void note_longest(struct scene *s, uint64_t ns)
 		;
 }
 
-/* ---- cutting the link ---- */
+/* ---- cutting the link: how long an outage lasts is what is tested ---- */
 
 static inline void *plug_in_later(void *arg)
 {
@@ -223,12 +231,5 @@ static inline void *plug_in_later(void *arg)
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	return NULL;
 }
-
-/* ---- faults that need no node ---- */
-
-struct reader {
-	struct scene *s;
-	uint32_t page;
-};
 
 #endif

@@ -114,7 +114,7 @@ class Silence(unittest.TestCase):
         cut_off.close()
         node.await_log("is cut off")
         node.signal(signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(2)  # longer than both limits
         for session in sessions:
             session.send(frame(PING))
         node.signal(signal.SIGCONT)

@@ -28,8 +28,9 @@
 #define FILE_PAGES 220u
 #define READERS    3u
 #define BUF_PAGES  16u
-#define BUFS       4u   /* of each reader */
-#define HEAP_PAGES 512u /* twice the local memory */
+#define BUFS       4u    /* of each reader */
+#define HEAP_PAGES 512u  /* twice the local memory */
+#define ENOUGH     3000u /* reads before the fork, and after it */
 
 /* A buffer. Its reader changes its protection and looks at it only under the lock. */
 struct buffer {
@@ -42,7 +43,7 @@ static struct buffer buffers[READERS][BUFS];
 static char *heap;
 static int fd;
 static atomic_bool stop, wrong;
-static _Atomic unsigned n_reads;
+static _Atomic unsigned n_reads, n_changes, n_touches;
 static uint64_t seed;
 
 /* Each word of the file names itself. */
@@ -125,6 +126,7 @@ static void *protector(void *arg)
 		             prots[test_random(&rng) % 6]) < 0)
 			perror("mprotect");
 		pthread_mutex_unlock(&b->lock);
+		atomic_fetch_add(&n_changes, 1);
 	}
 	return arg;
 }
@@ -133,8 +135,10 @@ static void *thrasher(void *arg)
 {
 	uint64_t rng = ~seed;
 
-	while (!atomic_load(&stop))
+	while (!atomic_load(&stop)) {
 		heap[test_random(&rng) % HEAP_PAGES * PAGE]++;
+		atomic_fetch_add(&n_touches, 1);
+	}
 	return arg;
 }
 
@@ -287,10 +291,21 @@ static bool fork_once(void)
 	return child > 0 && waitpid(child, NULL, 0) == child;
 }
 
+/* Waits until each thread has done enough beside the others, or a byte is wrong. */
+static void let_work(void)
+{
+	const unsigned reads = atomic_load(&n_reads), changes = atomic_load(&n_changes),
+	               touches = atomic_load(&n_touches);
+
+	while (!atomic_load(&wrong) &&
+	       (atomic_load(&n_reads) - reads < ENOUGH || atomic_load(&n_changes) - changes < ENOUGH ||
+	        atomic_load(&n_touches) - touches < ENOUGH))
+		usleep(1000);
+}
+
 static int run(void)
 {
 	pthread_t threads[READERS + 2];
-	const struct timespec half = {.tv_nsec = 0, .tv_sec = 1};
 	bool forked;
 	unsigned n = 0;
 
@@ -310,15 +325,16 @@ static int run(void)
 		pthread_create(&threads[n], NULL, reader, buffers[n]);
 	pthread_create(&threads[n++], NULL, protector, NULL);
 	pthread_create(&threads[n++], NULL, thrasher, NULL);
-	nanosleep(&half, NULL);
+	let_work();
 	forked = fork_once();
-	nanosleep(&half, NULL);
+	let_work();
 	atomic_store(&stop, true);
 	while (n > 0)
 		pthread_join(threads[--n], NULL);
 	for (unsigned i = 0; i < READERS * BUFS; i++)
 		open_buffer(&buffers[i / BUFS][i % BUFS], PROT_READ);
-	printf("%u reads\n", n_reads);
+	printf("%u reads, %u changes, %u touches
+", n_reads, n_changes, n_touches);
 	return atomic_load(&wrong) || n_reads == 0 || !forked || !holds_right();
 }
 
