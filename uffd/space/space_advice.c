@@ -205,30 +205,39 @@ static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32
 	return start;
 }
 
-int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec)
+/* *ret_len: the bytes from addr on that are mapped, at least len if all are. */
+static int measure_mapped(struct fp_space *space, void *addr, size_t len, size_t *ret_len)
 {
-	uint32_t start, end, stop;
+	uint32_t start, end;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	fp_far_check_family(space->far);
-	stop = look_mapped_until(space, start, end);
-	if (stop > start && mincore(addr, (size_t)(stop - start) << FP_PAGE_SHIFT, vec) < 0)
+	*ret_len = (size_t)(look_mapped_until(space, start, end) - start) << FP_PAGE_SHIFT;
+	return 0;
+}
+
+int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec)
+{
+	size_t mapped;
+	int r = measure_mapped(space, addr, len, &mapped);
+
+	if (r < 0)
+		return r;
+	if (mapped > 0 && mincore(addr, mapped, vec) < 0)
 		return -errno;
-	return stop < end ? -ENOMEM : 0;
+	return mapped < len ? -ENOMEM : 0;
 }
 
 int fp_space_msync(struct fp_space *space, void *addr, size_t len, int flags)
 {
-	uint32_t start, end, stop;
-	int r = fp_space_to_pages(space, addr, len, &start, &end);
+	size_t mapped;
+	int r = measure_mapped(space, addr, len, &mapped);
 
 	if (r < 0)
 		return r;
-	fp_far_check_family(space->far);
-	stop = look_mapped_until(space, start, end);
-	if (msync(addr, (size_t)(stop - start) << FP_PAGE_SHIFT, flags) < 0)
+	if (msync(addr, mapped, flags) < 0)
 		return -errno;
-	return stop < end ? -ENOMEM : 0;
+	return mapped < len ? -ENOMEM : 0;
 }
