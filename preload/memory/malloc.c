@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
+#include <limits.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,17 +39,22 @@ static inline void *or_enomem(void *p)
 	return p;
 }
 
-/* At least 1, as jemalloc's extended calls do not accept a size of 0. */
-static inline size_t at_least_1(size_t size)
+/*
+ * Every block is aligned for any type, as the C library's is: programs tag pointers, and compilers
+ * rely on it. jemalloc aligns blocks of up to 8 bytes less.
+ */
+#define MIN_BYTES 9u
+
+static inline size_t at_least_min(size_t size)
 {
-	return size + !size;
+	return size < MIN_BYTES ? MIN_BYTES : size;
 }
 
 static inline void *allocate(size_t size, const void *caller)
 {
 	if (is_plain(size, caller))
-		return fp_heap_calls.malloc(size);
-	return or_enomem(mallocx(at_least_1(size), fp_heap_flags(size, caller)));
+		return fp_heap_calls.malloc(at_least_min(size));
+	return or_enomem(mallocx(at_least_min(size), fp_heap_flags(size, caller)));
 }
 
 FP_INTERPOSE void *malloc(size_t size)
@@ -71,8 +77,9 @@ FP_INTERPOSE void *calloc(size_t n, size_t size)
 	if (__builtin_mul_overflow(n, size, &bytes))
 		return or_enomem(NULL);
 	if (is_plain(bytes, CALLER))
-		return bytes < FP_HEAP_DISCARD_FROM ? fp_heap_calls.calloc(n, size) : fp_heap_zeroed(bytes);
-	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
+		return bytes < FP_HEAP_DISCARD_FROM ? fp_heap_calls.calloc(1, at_least_min(bytes))
+		                                    : fp_heap_zeroed(bytes);
+	return or_enomem(mallocx(at_least_min(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
 }
 
 /* Reallocates between local and far memory. jemalloc's realloc might grow in place instead. */
@@ -99,8 +106,8 @@ static void *resize(void *ptr, size_t size, const void *caller)
 	if (fp_heap_must_move(ptr, size, caller))
 		return move(ptr, size, caller);
 	if (is_plain(size, caller))
-		return fp_heap_calls.realloc(ptr, size);
-	return or_enomem(rallocx(ptr, size, fp_heap_flags(size, caller)));
+		return or_enomem(fp_heap_calls.realloc(ptr, at_least_min(size)));
+	return or_enomem(rallocx(ptr, at_least_min(size), fp_heap_flags(size, caller)));
 }
 
 FP_INTERPOSE void *realloc(void *ptr, size_t size)
@@ -137,15 +144,22 @@ static bool is_power_of_2(size_t n)
 	return n && !(n & (n - 1));
 }
 
+/* At least n, which is at most SIZE_MAX / 2 + 1. */
+static size_t next_power_of_2(size_t n)
+{
+	return n <= 1 ? 1 : (size_t)1 << (CHAR_BIT * sizeof(n) - (size_t)__builtin_clzl(n - 1));
+}
+
+/* Like the C library, takes the next power of 2. */
 static void *allocate_aligned(size_t alignment, size_t size, const void *caller)
 {
-	if (!is_power_of_2(alignment)) {
+	if (alignment > SIZE_MAX / 2 + 1) {
 		errno = EINVAL;
 		return NULL;
 	}
 	return or_enomem(
-	    mallocx(at_least_1(size),
-	            (is_plain(size, caller) ? 0 : fp_heap_flags(size, caller)) | MALLOCX_ALIGN(alignment)));
+	    mallocx(at_least_min(size), (is_plain(size, caller) ? 0 : fp_heap_flags(size, caller)) |
+	                                    MALLOCX_ALIGN(next_power_of_2(alignment))));
 }
 
 FP_INTERPOSE void *aligned_alloc(size_t alignment, size_t size)
@@ -189,3 +203,18 @@ FP_INTERPOSE size_t malloc_usable_size(void *ptr)
 {
 	return ptr ? sallocx(ptr, 0) : 0;
 }
+
+/*
+ * Other names of the C library for these functions. An allocator that counts, and calls the C
+ * library by them, mixes them with the names above.
+ */
+#define ALSO_AS(name) FP_INTERPOSE __attribute__((alias(#name), copy(name)))
+
+ALSO_AS(malloc) void *__libc_malloc(size_t size);
+ALSO_AS(free) void __libc_free(void *ptr);
+ALSO_AS(free) void cfree(void *ptr);
+ALSO_AS(calloc) void *__libc_calloc(size_t n, size_t size);
+ALSO_AS(realloc) void *__libc_realloc(void *ptr, size_t size);
+ALSO_AS(memalign) void *__libc_memalign(size_t alignment, size_t size);
+ALSO_AS(valloc) void *__libc_valloc(size_t size);
+ALSO_AS(pvalloc) void *__libc_pvalloc(size_t size);

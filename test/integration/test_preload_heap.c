@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <stdalign.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -219,6 +220,12 @@ static void alignment(void **state)
 		assert_int_equal((uintptr_t)p % align, 0);
 		free(p);
 	}
+	p = memalign(24, 1); /* the next power of 2 */
+	assert_true(p && (uintptr_t)p % 32 == 0);
+	free(p);
+	errno = 0;
+	assert_null(memalign(SIZE_MAX / 2 + 2, 1));
+	assert_int_equal(errno, EINVAL);
 	assert_int_equal(posix_memalign(&p, 24, 1), EINVAL);
 	assert_int_equal(posix_memalign(&p, 2, 1), EINVAL);
 	p = valloc(1);
@@ -227,6 +234,40 @@ static void alignment(void **state)
 	p = pvalloc(4097);
 	assert_true((uintptr_t)p % 4096 == 0 && malloc_usable_size(p) >= 8192);
 	free(p);
+}
+
+static void small_alignment(void **state)
+{
+	uintptr_t all = 0;
+
+	for (unsigned i = 0; i < 1000; i++) /* the leaks leave no block for the next to reuse */
+		all |= (uintptr_t)allocate(i % 40) | (uintptr_t)allocate_zeroed(1, i % 40) |
+		       (uintptr_t)resize_array(NULL, 1, i % 40 + 1) |
+		       (uintptr_t)resize_array(allocate(100), 1, 1);
+	assert_int_equal(all % alignof(max_align_t), 0);
+}
+
+/* The C library's other names for the family. */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *ptr, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void *__libc_valloc(size_t size);
+void *__libc_pvalloc(size_t size);
+void __libc_free(void *ptr);
+
+static void other_names(void **state)
+{
+	void (*cfree)(void *) = (void (*)(void *))dlvsym(RTLD_DEFAULT, "cfree", "GLIBC_2.2.5");
+	void *of_theirs[] = {__libc_malloc(100), __libc_calloc(1, 100),    __libc_realloc(allocate(10), 100),
+	                     __libc_valloc(100), __libc_memalign(64, 100), __libc_pvalloc(100)};
+
+	for (size_t i = 0; i < sizeof(of_theirs) / sizeof(*of_theirs); i++)
+		free(realloc(of_theirs[i], LARGE));
+	__libc_free(allocate(100));
+	__libc_free(allocate(LARGE));
+	if (cfree) /* gone from newer processors' C libraries */
+		cfree(allocate(100));
 }
 
 static void edges(void **state)
@@ -245,6 +286,11 @@ static void edges(void **state)
 	errno = 0;
 	assert_null(allocate_zeroed(absurd, 2));
 	assert_int_equal(errno, ENOMEM);
+	errno = 0;
+	p = allocate(100);
+	assert_null(resize_array(p, 1, absurd));
+	assert_int_equal(errno, ENOMEM);
+	free(p);
 	errno = 77;
 	assert_int_equal(posix_memalign(&p, 16, absurd), ENOMEM);
 	assert_int_equal(errno, 77);
@@ -330,6 +376,8 @@ static int tests(void)
 	    cmocka_unit_test(reallocation),
 	    cmocka_unit_test(zeroed),
 	    cmocka_unit_test(alignment),
+	    cmocka_unit_test(small_alignment),
+	    cmocka_unit_test(other_names),
 	    cmocka_unit_test(edges),
 	    cmocka_unit_test(pool_full),
 	    cmocka_unit_test(many_threads),
