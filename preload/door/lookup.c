@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/auxv.h>
 
 #define WORD_BITS (8 * sizeof(ElfW(Addr)))
 
@@ -168,6 +169,28 @@ static bool is_after_ours(const struct link_map *map)
 	while (map && map != own)
 		map = map->l_prev;
 	return map && own;
+}
+
+/* False for the kernel's vdso too: it is in the list, but no lookup finds its functions. */
+static bool defines(const struct link_map *map, const char *name)
+{
+	struct symbols s;
+
+	return map->l_addr != getauxval(AT_SYSINFO_EHDR) && open_symbols(map, &s) && find_symbol(&s, name);
+}
+
+bool fp_lookup_is_next(const void *code, const char *name)
+{
+	const struct link_map *caller = map_of(code), *map = _r_debug.r_map;
+	bool after_caller = false;
+
+	while (map && map->l_ld != fp_lookup_dynamic) {
+		if (after_caller && defines(map, name))
+			return false;
+		after_caller |= map == caller;
+		map = map->l_next;
+	}
+	return map && after_caller;
 }
 
 bool fp_lookup_is_bystander(const void *code, const char *name)

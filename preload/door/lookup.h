@@ -27,6 +27,12 @@ void *fp_lookup_next(const char *name, const char *version);
 void *fp_lookup_own(const char *name);
 
 /*
+ * True if the library of this code comes before ours, and no library between them defines the name.
+ * What comes before us was loaded at the start, and stays.
+ */
+bool fp_lookup_is_next(const void *code, const char *name);
+
+/*
  * True if the library of this code comes after ours, does not define the name, and the definition
  * after ours is the C library's. Such a library does not stand between our function and that one.
  */

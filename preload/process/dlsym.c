@@ -60,6 +60,24 @@ static enum dlsym_way way_of(const void *handle, const char *name, const void *c
 	return handle == RTLD_DEFAULT ? WAY_PLAIN : WAY_IN_LIBRARY;
 }
 
+/*
+ * Our functions have no version, so a lookup with a version passes them, unlike one without. Here
+ * it gets them where the other would.
+ */
+static enum dlsym_way way_of_version(const void *handle, const char *name, const char *version,
+                                     const void *caller)
+{
+	enum dlsym_way way = way_of(handle, name, caller);
+	const void *own = way == WAY_PLAIN ? fp_lookup_own(name) : NULL;
+
+	if (!own)
+		return way;
+	if (handle == RTLD_NEXT ? !fp_lookup_is_next(caller, name)
+	                        : fp_lookup_dlsym()(RTLD_DEFAULT, name) != own)
+		return WAY_PLAIN;
+	return fp_lookup_next(name, version) ? WAY_NEXT : WAY_PLAIN;
+}
+
 FP_JUMPS FP_INTERPOSE void *dlsym(void *restrict handle, const char *restrict name)
 {
 	fp_dlsym_fn *ways[] = {fp_lookup_dlsym(), find_in, find_next};
@@ -72,5 +90,6 @@ FP_JUMPS FP_INTERPOSE void *dlvsym(void *restrict handle, const char *restrict n
 {
 	fp_dlvsym_fn *ways[] = {fp_lookup_dlvsym(), find_version_in, find_next_version};
 
-	FP_AS_JUMP return ways[way_of(handle, name, __builtin_return_address(0))](handle, name, version);
+	FP_AS_JUMP return ways[way_of_version(handle, name, version, __builtin_return_address(0))](
+	    handle, name, version);
 }

@@ -94,8 +94,11 @@ static void look_up(const char *name, const void *own)
 	if (strcmp(name, HOOKED) == 0)
 		return;
 	compare(name, own, dlsym(c_library, name));
-	if (!has_changed(name))
+	if (!has_changed(name)) {
 		compare(name, own, dlvsym(c_library, name, OLD));
+		compare(name, own, dlvsym(RTLD_DEFAULT, name, OLD));
+		compare(name, own, dlvsym(RTLD_NEXT, name, OLD));
+	}
 	compare(name, own, dlsym(RTLD_DEFAULT, name));
 	compare(name, own, dlsym(RTLD_NEXT, name));
 }
