@@ -333,8 +333,7 @@ static int run(void)
 		pthread_join(threads[--n], NULL);
 	for (unsigned i = 0; i < READERS * BUFS; i++)
 		open_buffer(&buffers[i / BUFS][i % BUFS], PROT_READ);
-	printf("%u reads, %u changes, %u touches
-", n_reads, n_changes, n_touches);
+	printf("%u reads, %u changes, %u touches\n", n_reads, n_changes, n_touches);
 	return atomic_load(&wrong) || n_reads == 0 || !forked || !holds_right();
 }
 
