@@ -142,6 +142,8 @@ static void owner_ends(void **state)
 	pthread_mutex_t *mutex = (void *)remote_place(4);
 	pthread_t thread;
 
+	assert_int_equal(syscall(SYS_set_robust_list, mutex, 3 * sizeof(void *)), -1);
+	assert_int_equal(errno, ENOSYS);
 	for (int protocol = PTHREAD_PRIO_NONE; protocol <= PTHREAD_PRIO_INHERIT; protocol++) {
 		init_mutex(mutex, protocol, PTHREAD_MUTEX_ROBUST);
 		press();
