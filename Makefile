@@ -6,11 +6,12 @@ TARGET ?= wire
 SECONDS ?= 3600
 FAULT_MODE ?= thread
 LOCAL ?= 256K
+SHARDS ?= 1,2,4
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all build tests demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench \
-	bench-targets install uninstall format clean help
+.PHONY: all build tests demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps \
+	attack-long fuzz bench bench-targets install uninstall format clean help
 
 all: ## build what is installed into $(BUILD)/
 	@scripts/setup.sh build
@@ -73,6 +74,10 @@ steps: tests ## MINUTES=10 of signals, each after an instruction chosen at rando
 		FP_TEST_SECONDS=$$(($(MINUTES) * 60)) LD_LIBRARY_PATH=$(BUILD)/preload $(BUILD)/test/integration/steps \
 			$(BUILD)/daemon/farpaged $(BUILD)/preload/libfarpage-preload.so shm FARPAGE_FAULT_MODE=$$mode || exit; \
 	done
+
+attack-long: tests ## MINUTES=10 of all attacks at once on a node, for each of SHARDS=1,2,4 (ALONE=1: each attack so long)
+	@FARPAGED=$(abspath $(BUILD))/daemon/farpaged PYTHONPATH=test/lib /usr/bin/python3 test/hostile/long.py \
+		--minutes $(MINUTES) --shards $(SHARDS) $(if $(ALONE),--alone) $(ATTACKS)
 
 fuzz: ## TARGET=wire SECONDS=3600 of libFuzzer on a target of test/fuzz, under the sanitizers (needs clang)
 	@scripts/setup.sh build tests

@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 
+import memcgroup
 import rdmaclient
 from farpaged import (ADOPT, ADOPTED, BYE, CONTROL, HELLO, LEASE, LINK, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
 
@@ -62,6 +63,15 @@ def many(url):
     return 8 if url.startswith("rdma:") else 60
 
 
+def several(count, make):
+    """Up to count connections, as many as the node gives; at least one."""
+    made = []
+    with contextlib.suppress(Refused, OSError, EOFError):
+        while len(made) < count:
+            made.append(make())
+    return made or [make()]
+
+
 def lease_all(session, size, keep):
     """Leases pieces of size until the node refuses; returns how many."""
     count = 0
@@ -85,6 +95,10 @@ class Attack:
     guest_limits = None  # instead of these over rdma: a guest is small and slow
     descriptors = None  # the daemon's limit of open files
     bound_bytes = 32 * MIB  # of private memory that the daemon may take for it
+    slack_bytes = 8 * MIB  # what an allocator may keep of it
+    bound_fds = None  # descriptors that the daemon may open for it
+    cgroup_bytes = None  # of memory, which the daemon may use together with the kernel
+    overheard = 0, bytes(16)  # id and token of the session of the client that behaves well
     numbers = itertools.count()
     verdict = None  # called with the node at the end
 
@@ -100,6 +114,10 @@ class Attack:
         """Of the client that behaves well and of the attackers. Without them loopback is one
         client, and a UNIX socket has one a user."""
         return SECRETS if url.startswith(("tcp", "rdma")) else (None, None)
+
+    def jobs(self, node, url):  # pylint: disable=unused-argument
+        """What each process does: an attack, and where."""
+        return [(self, url)] * self.processes
 
     def config(self, transport):
         items = ", ".join(f"{{ name: client{i}, file: {secret_file(secret.decode())}, rights: [ lease, status ] }}"
@@ -127,7 +145,7 @@ class LeasesUnread(Attack):
     pool = "{ name: main, size: 512M }"  # what is under way to a client is kept: eight leases a connection
 
     def run(self, node, url, ready):
-        sessions = [self.session(node, url) for _ in range(min(16, many(url)))]
+        sessions = several(min(16, many(url)), lambda: self.session(node, url))
         ready.set()
         flood(sessions, frame(LEASE, struct.pack("<QII", PAGE, 0, 0)) + frame(RELEASE, struct.pack("<II", 1, 0)), receives=False)
 
@@ -137,10 +155,10 @@ class PingsUnread(Attack):
 
     def run(self, node, url, ready):
         if url.startswith("rdma:"):
-            connections = [node.session(url, name="hostile") for _ in range(many(url))]
+            connections = several(many(url), lambda: node.session(url, name="hostile"))
         else:
-            sessions = [node.session(url, name="hostile") for _ in range(8)]
-            connections = [session.link() for session in sessions for _ in range(50)]
+            sessions = several(8, lambda: node.session(url, name="hostile"))
+            connections = [link for session in sessions for link in several(50, session.link)]
         ready.set()
         flood(connections, frame(PING, bytes(4096)), receives=False)
 
@@ -149,7 +167,7 @@ class StatusFlood(Attack):
     """The dearest question, asked by many sessions without a pause."""
 
     def run(self, node, url, ready):
-        sessions = [self.session(node, url) for _ in range(many(url))]
+        sessions = several(many(url), lambda: self.session(node, url))
         ready.set()
         flood(sessions, frame(STATUS))
 
@@ -160,7 +178,7 @@ class LinkFlood(Attack):
     def run(self, node, url, ready):
         session = node.session(url, name="hostile")
         lease_id, _, _ = session.lease(MIB)
-        links = [session.link() for _ in range(many(url))]
+        links = several(many(url), session.link)
         ready.set()
         if url.startswith("rdma:"):
             rdmaclient.flood(links, lease_id)
@@ -174,7 +192,7 @@ class ReadsUnread(Attack):
     def run(self, node, url, ready):
         session = node.session(url, name="hostile")
         session.lease(MIB)
-        links = [session.link() for _ in range(16)]
+        links = several(16, session.link)
         for link in links:
             link.sock.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -226,13 +244,14 @@ class AdoptChurn(Attack):
         ready.set()
         adopt = frame(ADOPT, struct.pack("<Q16s", parent.session_id, parent.token)) + frame(BYE)
         while True:
-            children = [node.session(url, name="hostile") for _ in range(many(url))]
-            for child in children:
-                child.send(adopt)
-            for child in children:
-                with contextlib.suppress(Refused):
-                    self.adopted.value += struct.unpack_from("<I", child.answer(ADOPTED))[0]
-                child.close()
+            with contextlib.suppress(Refused, OSError, EOFError):
+                children = several(many(url), lambda: node.session(url, name="hostile"))
+                for child in children:
+                    child.send(adopt)
+                for child in children:
+                    with contextlib.suppress(Refused):
+                        self.adopted.value += struct.unpack_from("<I", child.answer(ADOPTED))[0]
+                    child.close()
 
     def verdict(self, _):
         print(f"leases adopted: {self.adopted.value}")
@@ -246,7 +265,7 @@ class SessionFlood(Attack):
     bound_bytes = 320 * MIB  # of each session 32 KiB of input, and 128 KiB of answers that are not taken yet
 
     def run(self, node, url, ready):
-        sessions = [self.session(node, url) for _ in range(2000)]
+        sessions = several(2000, lambda: self.session(node, url))
         ready.set()
         flood(sessions, frame(PING, bytes(4096)))
 
@@ -319,6 +338,7 @@ class Strangers(Attack):
 
     resumes = True
     limits = "max_connections: 100, handshake_timeout: 5s"
+    named = 1, bytes(16)  # the session that their HELLO names, and its token
 
     def secrets(self, url):
         return SECRETS[0], None
@@ -326,7 +346,7 @@ class Strangers(Attack):
     def run(self, node, url, ready):
         held = []
         begun = time.monotonic()
-        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, LINK, 0, 0, 1, bytes(16), bytes(32), b"stranger"))
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 2, 2, LINK, 0, 0, *self.named, bytes(32), b"stranger"))
         while True:
             with contextlib.suppress(OSError):
                 held.append(node.connect(url))
@@ -340,6 +360,57 @@ class Strangers(Attack):
                 sock.close()
             if time.monotonic() > begun + 0.2:
                 ready.set()
+
+
+class Overheard(Strangers):
+    """The same, with the token of another client's session."""
+
+    @property
+    def named(self):
+        return self.overheard
+
+
+class ByesKept(Attack):
+    """Sessions that end, but keep their connections."""
+
+    limits = "max_sessions: 64, max_connections: 256"
+
+    def run(self, node, url, ready):
+        kept = []
+        while True:
+            with contextlib.suppress(Refused, OSError, EOFError):
+                while True:
+                    kept.append(self.session(node, url))
+                    kept[-1].ask(BYE, tag=0)
+            ready.set()
+
+
+class Untouched(Attack):
+    """Leases more than the machine has and touches none of it; then all of it."""
+
+    transports = ("tcp",)
+    pool = "{ name: main, size: 4G }"
+    cgroup_bytes = 256 * MIB
+    bound_bytes = 256 * MIB
+    granted = multiprocessing.RawValue("Q", 0)
+
+    def why_not(self):
+        return None if memcgroup.find_parent() else "it needs a cgroup with a limit of memory"
+
+    def run(self, node, url, ready):
+        session, leases = node.session(url, name="hostile"), []
+        lease_all(session, MIB, leases)
+        self.granted.value = max(self.granted.value, len(leases) * MIB)
+        ready.set()
+        link = session.link()
+        for lease_id, size, _ in leases:
+            for at in range(0, size, MAX_SEG):
+                link.write([(lease_id, MAX_SEG, at)], b"u" * MAX_SEG)
+        signal.pause()
+
+    def verdict(self, _):
+        print(f"leases granted: {self.granted.value // MIB} MiB")
+        assert 0 < self.granted.value < self.cgroup_bytes, "the node has lent memory that it does not have"
 
 
 class Sessions(Attack):
@@ -370,7 +441,7 @@ class Descriptors(Attack):
     pool = "{ name: main, size: 512M }"
 
     def run(self, node, url, ready):
-        unread = [self.session(node, url) for _ in range(32)]
+        unread = several(32, lambda: self.session(node, url))
         for session in unread:
             session.send(frame(LEASE, struct.pack("<QII", PAGE, 0, 0)) * 8)
         session = self.session(node, url)
@@ -485,6 +556,7 @@ class DyingLease(Attack):
     after."""
 
     pool = "{ name: main, size: 2G, preallocate: true }"
+    lease_bytes = 1024 * MIB
     bound_bytes = 1056 * MIB  # the lease: what it takes from the reserve, which is not mapped, counts here
 
     def run(self, node, url, ready):
@@ -492,7 +564,7 @@ class DyingLease(Attack):
         while True:
             with contextlib.suppress(OSError, EOFError, Refused):
                 session = self.session(node, url)
-                _, _, fd = session.lease(1024 * MIB)
+                _, _, fd = session.lease(self.lease_bytes)
                 if fd is not None:
                     os.close(fd)
                 session.close()
@@ -541,6 +613,7 @@ class PunchedMemory(Attack):
 ATTACKS = {
     "adopt-churn": AdoptChurn(),
     "adopt-flood": AdoptFlood(),
+    "byes-kept": ByesKept(),
     "churn": Churn(),
     "dying-lease": DyingLease(),
     "descriptors": Descriptors(),
@@ -549,6 +622,7 @@ ATTACKS = {
     "kept-memory": KeptMemory(),
     "leases-unread": LeasesUnread(),
     "link-flood": LinkFlood(),
+    "overheard": Overheard(),
     "pings-unread": PingsUnread(),
     "punched-memory": PunchedMemory(),
     "quota": Quota(),
@@ -558,5 +632,6 @@ ATTACKS = {
     "small-leases": SmallLeases(),
     "status-flood": StatusFlood(),
     "strangers": Strangers(),
+    "untouched": Untouched(),
     "wrong-requests": WrongRequests(),
 }

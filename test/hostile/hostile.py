@@ -9,12 +9,14 @@ Over rdma, in a guest, the processors are the device: whoever keeps it busy slow
 whatever a node does. There the client is alone at its node, while the same attackers are busy with
 another node.
 """
+import contextlib
 import ctypes
 import mmap
 import multiprocessing
 import os
 import random
 import resource
+import select
 import signal
 import statistics
 import sys
@@ -22,12 +24,14 @@ import time
 import traceback
 
 import attacks
-from farpaged import DEADLINE_S, Farpaged
+import memcgroup
+from farpaged import DEADLINE_S, OPERATOR, Farpaged, Refused
 from wellbehaved import WellBehavedProcess
 
 TURNS, RDMA_TURNS = 3, 2
 MAX_TURNS = 7
 TURN_S = 1.0
+LONG_ALONE_S, LIFE_S, TELL_S = 30, 8, 10  # of a long turn: the turn alone; an attacker's life; between two lines
 SLOWER = 5
 FLOOR_S = 0.002  # a p99 below it says more about the machine than about the node
 SHARED_FLOOR_S = 0.02  # the same where the attackers, who would have machines of their own, take the node's processors
@@ -36,7 +40,6 @@ SHARED_FLOOR_S = 0.02  # the same where the attackers, who would have machines o
 # not know why: the node's threads wait less than 2 ms for a CPU, but its loop runs for up to 0.9 s
 # in one piece.
 FLOOR_BYTES, SLOW_S, SLOW_FLOOR_S = 4 << 20, 0.005, 0.1
-SLACK_BYTES = 8 << 20  # what an allocator may keep
 SAMPLE_S = 0.05
 SKIPPED = 77
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
@@ -84,29 +87,53 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+class Ready:
+    """An attack has begun. It has no lock: who is killed with one in hand keeps it for ever."""
+
+    def __init__(self):
+        self.read_end, self.write_end = os.pipe()
+        self.said, self.times = False, multiprocessing.RawValue("Q", 0)
+
+    def set(self):
+        if not self.said:
+            os.write(self.write_end, b"r")
+            self.said = True
+            self.times.value += 1
+
+    def await_set(self):
+        if not select.select([self.read_end], [], [], DEADLINE_S)[0]:
+            raise AssertionError("an attacker could not begin")
+
+    def close(self):
+        os.close(self.read_end)
+        os.close(self.write_end)
+
+
 class Attackers:
     """The processes of one turn of an attack. They run until they are killed, as crashing clients
-    do."""
+    do. With life_s, each dies about so often, and another one begins."""
 
-    def __init__(self, attack, node, url):
-        self.go = multiprocessing.Event()
-        self.ready = [multiprocessing.Event() for _ in range(attack.processes)]
-        self.processes = [multiprocessing.Process(target=self.serve, args=(attack, node, url, ready), daemon=True)
-                          for ready in self.ready]
+    def __init__(self, attack, node, url, life_s=None):
+        jobs = attack.jobs(node, url)
+        self.life_s = life_s
+        self.ready = [Ready() for _ in jobs]
+        self.processes = [multiprocessing.Process(target=self.serve, args=(i, node, *job), daemon=True) for i, job in enumerate(jobs)]
         for process in self.processes:
             process.start()
         for ready in self.ready:
-            if not ready.wait(DEADLINE_S):
-                raise AssertionError("an attacker could not begin")
+            ready.await_set()
 
-    def serve(self, attack, node, url, ready):
-        node.secret = attack.secrets(url)[1]
+    def serve(self, i, node, attack, url):
+        os.setpgrp()
+        node.secret, ready = attack.secrets(url)[1], self.ready[i]
         if url.startswith("rdma:"):
             os.nice(19)  # elsewhere they have machines of their own
         if url.startswith("shm:") and os.geteuid() == 0:
             os.setgid(ATTACKER_UID)
             os.setuid(ATTACKER_UID)
         die_with_parent()  # after setuid, which forgets it
+        if self.life_s:
+            self.live(node, attack, url, ready, random.Random(f"{SEED} {i}"))
         try:
             attack.run(node, url, ready)
         except Exception:  # pylint: disable=broad-except
@@ -114,31 +141,69 @@ class Attackers:
         ready.set()
         signal.pause()  # what it has, it keeps until the turn is over
 
+    def live(self, node, attack, url, ready, dice):
+        """Life after life. One that the node refuses ends at once: others have the quota."""
+        while True:
+            pid = os.fork()
+            if pid == 0:
+                self.live_once(node, attack, url, ready)
+            end = time.monotonic() + self.life_s * dice.uniform(0.5, 1.5)
+            while not (over := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < end:
+                time.sleep(SAMPLE_S)
+            if not over:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            if not ready.times.value:
+                os.write(ready.write_end, b"r")  # nobody waits for one that can't begin yet
+            time.sleep(self.life_s * dice.uniform(0, 0.2))
+
+    @staticmethod
+    def live_once(node, attack, url, ready):
+        die_with_parent()
+        try:
+            attack.run(node, url, ready)
+            signal.pause()
+        except (Refused, OSError, EOFError):
+            pass
+        except BaseException:  # pylint: disable=broad-except
+            traceback.print_exc()
+        os._exit(0)
+
     def end(self):
         for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with the life that it may just have begun
             process.kill()
         for process in self.processes:
             process.join()
+        for ready in self.ready:
+            ready.close()
 
 
 class Trial:
-    """One attack over one transport."""
+    """One attack over one transport. With long_s there is one turn of that length."""
 
-    def __init__(self, attack, transport):
-        self.attack = attack
+    def __init__(self, attack, transport, long_s=None):
+        self.attack, self.long_s, self.lives = attack, long_s, []
+        self.cgroup = memcgroup.MemoryCgroup(attack.cgroup_bytes) if attack.cgroup_bytes and memcgroup.find_parent() else None
         self.node = Farpaged(attack.config(transport), preexec=self.prepare)
         self.other = Farpaged(attack.config(transport), preexec=self.prepare) if transport == "rdma" else None
         self.pid = self.node.process.pid
-        self.transport, self.turns = transport, RDMA_TURNS if transport == "rdma" else TURNS
+        self.transport, self.turns, self.max_turns = transport, RDMA_TURNS if transport == "rdma" else TURNS, MAX_TURNS
+        self.alone_s = self.turn_s = TURN_S
+        if long_s:
+            self.turns = self.max_turns = 1
+            self.alone_s, self.turn_s = min(LONG_ALONE_S, long_s), long_s
         self.url = self.url_of(self.node)
         self.secret = attack.secrets(self.url)[0]
         self.good = WellBehavedProcess(self.node, self.url, self.secret, SEED)
+        attacks.Attack.overheard = self.good.call("tell_token")
         # soft rdma is the kernel's threads: they must not come after the node's
         self.floor_s = FLOOR_S if not self.other and prefer(self.pid, self.good.process.pid) else SHARED_FLOOR_S
         if clearing_s() > SLOW_S:
             self.floor_s = SLOW_FLOOR_S
         self.watcher = self.node.session(self.node.urls[0] if transport == "rdma" else self.url, secret=self.secret)
-        self.alone, self.beside, self.peak_bytes, self.peak_fds = [], [], 0, 0
+        self.alone, self.beside, self.peak_bytes, self.peak_fds, self.operator_s = [], [], 0, 0, []
         warm = self.good.call("run", TURN_S, attack.resumes)
         if self.other:
             print("nobody attacked: p99", ", ".join(f"{kind} {p99(took) * 1e3:.2f} ms" for kind, took in warm.items() if took))
@@ -147,6 +212,8 @@ class Trial:
 
     def prepare(self):
         die_with_parent()
+        if self.cgroup:
+            self.cgroup.enter()
         if self.attack.descriptors:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.attack.descriptors,) * 2)
 
@@ -154,29 +221,49 @@ class Trial:
         return next(url for url in node.urls if url.startswith(self.transport + ":"))
 
     def watch(self, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and self.node.process.poll() is None:
+        begin = told = time.monotonic()
+        while (now := time.monotonic()) < begin + seconds and self.node.process.poll() is None:
             self.peak_bytes = max(self.peak_bytes, resident_bytes(self.pid))
             self.peak_fds = max(self.peak_fds, descriptors(self.pid))
             time.sleep(SAMPLE_S)
+            if self.long_s and now > told + TELL_S:
+                told = now
+                self.tell(now - begin)
+
+    def tell(self, seconds):
+        """A line of progress, and an operator's question, which the node must answer."""
+        self.watcher.info()  # it must not seem idle
+        begin, operator = time.monotonic(), None
+        while not operator:
+            with contextlib.suppress(ConnectionError, EOFError):
+                operator = self.node.session(self.node.urls[0], secret=self.secret, features=OPERATOR)
+                state = operator.status()
+            if time.monotonic() > begin + DEADLINE_S:
+                raise AssertionError("the node has no place for an operator")
+        operator.close()
+        self.operator_s.append(time.monotonic() - begin)
+        print(f"  {seconds / 60:.1f} of {self.long_s / 60:.1f} min: {resident_bytes(self.pid) - self.start_bytes >> 20} MiB and "
+              f"{descriptors(self.pid) - self.start_fds} descriptors more, {len(state['sessions'])} sessions", flush=True)
 
     def attacked(self, node):
         """What the client says of a turn in which this node is attacked."""
-        attackers = Attackers(self.attack, node, self.url_of(node))
+        attackers = Attackers(self.attack, node, self.url_of(node), LIFE_S if self.long_s else None)
         try:
-            self.good.pipe.send(("run", TURN_S, self.attack.resumes))
-            self.watch(TURN_S)
+            self.good.pipe.send(("run", self.turn_s, self.attack.resumes))
+            self.watch(self.turn_s)
             return self.good.answer()
         finally:
+            self.lives = [ready.times.value for ready in attackers.ready]
             attackers.end()
 
     def turn(self):
         if self.other:
             self.alone.append(self.attacked(self.other))
         else:
-            self.alone.append(self.good.call("run", TURN_S, self.attack.resumes))
+            self.alone.append(self.good.call("run", self.alone_s, self.attack.resumes))
         self.beside.append(self.attacked(self.node))
-        self.await_calm()
+        if not self.long_s:
+            self.await_calm()
 
     def await_calm(self):
         """What the attackers had must be given back soon after they are gone."""
@@ -184,7 +271,8 @@ class Trial:
         while True:
             missing, grown = self.start_free - self.watcher.info()[1], resident_bytes(self.pid) - self.start_bytes
             more = descriptors(self.pid) - self.start_fds
-            if missing <= 0 and grown <= SLACK_BYTES and more <= 0:
+            # in a cgroup, the node says what is left there: less, if it has grown itself
+            if missing <= (2 * self.attack.slack_bytes if self.cgroup else 0) and grown <= self.attack.slack_bytes and more <= 0:
                 return
             if time.monotonic() > end:
                 raise AssertionError(f"the attackers are gone, but the pool misses {missing >> 10} KiB, and the daemon has "
@@ -195,9 +283,11 @@ class Trial:
         """Why the calls of a kind are too slow beside the attack; None: they are not."""
         alone = statistics.median(p99(turn[kind]) for turn in self.alone)
         beside = statistics.median(p99(turn[kind]) for turn in self.beside)
-        n = sum(len(turn[kind]) for turn in self.beside)
-        print(f"{kind}: p99 {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside the attack ({n} calls)", flush=True)
-        if beside > max(SLOWER * alone, self.floor_s):
+        n, bound = sum(len(turn[kind]) for turn in self.beside), max(SLOWER * alone, self.floor_s)
+        middle = statistics.median(sample for turn in self.beside for sample in turn[kind] or [0])
+        print(f"{kind}: p99 {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside the attack, bound {bound * 1e3:.2f} ms; "
+              f"p50 beside it {middle * 1e3:.2f} ms ({n} calls)", flush=True)
+        if beside > bound:
             return f"{kind}: more than {SLOWER} times slower beside the attack"
         return None if n else f"{kind}: never done beside the attack"
 
@@ -205,27 +295,62 @@ class Trial:
         """A busy machine may spoil a turn: more of them are taken before the attack is blamed."""
         kinds = [kind for kind in self.alone[0] if self.alone[0][kind]]
         while reasons := [reason for kind in kinds if (reason := self.too_slow(kind))]:
-            if len(self.alone) == MAX_TURNS:
+            if len(self.alone) == self.max_turns:
                 raise AssertionError("; ".join(reasons))
             self.turn()
 
     def check_bounds(self):
-        grown = self.peak_bytes - self.start_bytes
-        print(f"memory: {grown >> 20} MiB more at most; descriptors: {self.peak_fds - self.start_fds} more at most", flush=True)
+        grown, fds = self.peak_bytes - self.start_bytes, self.peak_fds - self.start_fds
         bound = self.attack.bound_bytes + (attacks.RDMA_QUOTA_BYTES if self.other else 0)  # a device keeps leases in memory
+        print(f"memory: {grown >> 20} MiB more at most, bound {bound >> 20} MiB")
+        if self.cgroup:
+            print(f"the daemon's cgroup: {self.cgroup.peak_bytes() >> 20} MiB at most of {self.attack.cgroup_bytes >> 20} MiB")
+        print(f"descriptors: {fds} more at most" + (f", bound {self.attack.bound_fds}" if self.attack.bound_fds else ""), flush=True)
         if grown > bound:
             raise AssertionError(f"the daemon grew by {grown >> 20} MiB: more than {bound >> 20} MiB")
+        if self.attack.bound_fds and fds > self.attack.bound_fds:
+            raise AssertionError(f"the daemon opened {fds} descriptors more: more than {self.attack.bound_fds}")
 
     def run(self):
         for _ in range(self.turns):
             self.turn()
-        self.check_speed()
-        self.good.call("verify_all")
-        self.check_bounds()
+        wrong = []
+        for check in (self.check_speed, lambda: self.good.call("verify_all"), self.check_bounds, self.await_calm):
+            try:
+                check()
+            except AssertionError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise AssertionError("; ".join(wrong))
         self.good.end()
         self.watcher.close()
         if self.attack.verdict:
             self.attack.verdict(self.node)
+        if self.operator_s:
+            print(f"operators: {len(self.operator_s)} asked, the slowest was answered after {max(self.operator_s) * 1e3:.0f} ms")
+
+    def done(self):
+        """Ends the nodes, which must end well."""
+        for node in filter(None, (self.node, self.other)):
+            node.__exit__()
+
+
+def try_attack(attack, transport, long_s=None):
+    """Raises what went wrong."""
+    with attack.stage():
+        trial = Trial(attack, transport, long_s)
+        try:
+            trial.run()
+            trial.done()
+        except BaseException:
+            print(trial.node.log()[-1000:], flush=True)
+            trial.node.process.kill()
+            raise
+        finally:
+            trial.good.process.kill()  # it holds what the cgroup's remover waits for
+            if trial.cgroup:
+                trial.cgroup.remove()
+    return trial
 
 
 def main():
@@ -236,16 +361,7 @@ def main():
     if reason:
         print(f"skipped: {reason}")
         return SKIPPED
-    with attack.stage():
-        trial = Trial(attack, transport)
-        try:
-            trial.run()
-        except BaseException:
-            print(trial.node.log()[-1000:])
-            trial.node.process.kill()
-            raise
-        for node in filter(None, (trial.node, trial.other)):
-            node.__exit__()
+    try_attack(attack, transport)
     return 0
 
 

@@ -58,6 +58,12 @@ class MemoryCgroup:
         with open(f"{self.path}/cgroup.procs", "w", encoding="ascii") as f:
             f.write(str(os.getpid()))
 
+    def peak_bytes(self):
+        """The most that it has had."""
+        name = next(name for name in ("memory.max_usage_in_bytes", "memory.peak") if os.path.exists(f"{self.path}/{name}"))
+        with open(f"{self.path}/{name}", encoding="ascii") as f:
+            return int(f.read())
+
     def remove(self):
         os.close(self.watched)
         os.waitpid(self.remover, 0)
