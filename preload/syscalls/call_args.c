@@ -164,8 +164,7 @@ static struct fp_call_args_block *add_block(size_t len)
 	return block;
 }
 
-/* Returns NULL if there is too much to copy, or no memory. */
-static void *take(struct fp_call_args *job, size_t len)
+void *fp_call_args_take(struct fp_call_args *job, size_t len)
 {
 	struct fp_call_args_block *block = fp_call_args_depth() > job->depth ? top : NULL;
 	size_t rounded = (len + 15) & ~(size_t)15;
@@ -189,7 +188,7 @@ static bool has_room(struct fp_call_args *job)
 	if (job->n_ranges < FP_CALL_ARGS_FEW ||
 	    (job->ranges != job->few_ranges && job->n_ranges < RANGES_MAX))
 		return true;
-	more = job->ranges == job->few_ranges ? take(job, RANGES_MAX * sizeof(*more)) : NULL;
+	more = job->ranges == job->few_ranges ? fp_call_args_take(job, RANGES_MAX * sizeof(*more)) : NULL;
 	if (!more)
 		return false;
 	job->ranges = memcpy(more, job->few_ranges, sizeof(job->few_ranges));
@@ -307,7 +306,7 @@ static int copy_string(struct fp_call_args *job, char **place)
 	r = far_strlen(*place, &len);
 	if (r < 0)
 		return r;
-	copy = take(job, len + 1);
+	copy = fp_call_args_take(job, len + 1);
 	r = copy ? fp_call_args_fetch(copy, *place, len + 1) : -E2BIG;
 	if (r == 0)
 		*place = copy;
@@ -327,7 +326,7 @@ static int copy_strings(struct fp_call_args *job, char ***place)
 	} while (r == 0 && s && n < COPIED_MAX / sizeof(s));
 	if (r < 0 || !is_far)
 		return *place ? r : 0;
-	copy = take(job, n * sizeof(*copy));
+	copy = fp_call_args_take(job, n * sizeof(*copy));
 	r = copy ? fp_call_args_fetch(copy, *place, n * sizeof(*copy)) : -E2BIG;
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = copy_string(job, &copy[i]);

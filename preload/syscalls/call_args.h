@@ -58,6 +58,12 @@ size_t fp_call_args_depth(void);
 void fp_call_args_vforked(size_t depth);
 
 /*
+ * Returns len bytes of local memory, aligned to 16, until fp_call_args_end. NULL if the call would
+ * copy more than 8 MiB, or if there is no memory.
+ */
+void *fp_call_args_take(struct fp_call_args *job, size_t len);
+
+/*
  * Pins the memory that the pieces name; job's is_wide chooses the size of windows. Replaces
  * arguments by copies where the kernel must see copies. Returns 0, -E2BIG or -ENOMEM (too much to
  * pin or to copy), or -EFAULT (the program does not have that memory). After -EFAULT the caller

@@ -30,7 +30,9 @@
 
 #define SAID_MAX       64
 #define ROWS_MAX       1024
-#define MEMORY_DEVICES 1 /* major number of /dev/null, /dev/zero and the like */
+#define COPY_MAX       (4u << 20)
+#define COPY_STEP      (16u << 10) /* bytes pinned at once for a copy */
+#define MEMORY_DEVICES 1           /* major number of /dev/null, /dev/zero and the like */
 
 static atomic_bool must_hold;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
@@ -228,7 +230,143 @@ static bool wants_wide(struct call_request *q)
 	return false;
 }
 
-/* ---- a call whose memory is too long ---- */
+/* ---- the bytes of a call whose memory is too long ---- */
+
+static bool has_data(const struct call_request *q)
+{
+	const struct fp_call_piece *data = &q->row->pieces[0];
+
+	return (q->row->how & (FP_HOW_READS | FP_HOW_WRITES)) &&
+	       (data->kind == FP_PIECE_BYTES || data->kind == FP_PIECE_IOVEC);
+}
+
+/* Returns 1 and buffer i of the call's data, 0 after the last one, or an error. */
+static int data_buffer(struct call_request *q, size_t i, struct iovec *ret)
+{
+	const struct fp_call_piece *data = &q->row->pieces[0];
+	void *addr = (void *)*request_arg(q, data->arg);
+	size_t n = (size_t)*request_arg(q, data->n);
+
+	if (data->kind == FP_PIECE_IOVEC) {
+		int r = i < (uint32_t)n ? fp_call_args_fetch(ret, (struct iovec *)addr + i, sizeof(*ret)) : 0;
+
+		return r < 0 ? r : i < (uint32_t)n;
+	}
+	ret->iov_base = addr;
+	ret->iov_len = data->m == FP_NOARG ? n : n * (size_t)*request_arg(q, data->m);
+	return i == 0;
+}
+
+/* Makes one buffer the call's data. */
+static void set_data(struct call_request *q, struct iovec *one)
+{
+	const struct fp_call_piece *data = &q->row->pieces[0];
+	bool is_vector = data->kind == FP_PIECE_IOVEC, is_product = data->m != FP_NOARG;
+
+	*request_arg(q, data->arg) = is_vector ? (long)one : (long)one->iov_base;
+	*request_arg(q, data->n) = is_vector || is_product ? 1 : (long)one->iov_len;
+	if (is_product)
+		*request_arg(q, data->m) = (long)one->iov_len;
+}
+
+/* The bytes of an element of a stream's data. */
+static size_t element_bytes(struct call_request *q)
+{
+	return q->row->how & FP_HOW_STREAM ? (size_t)*request_arg(q, q->row->pieces[0].n) : 1;
+}
+
+/* ---- such a call by way of a copy: one call, so that no other writer's bytes come between ---- */
+
+static int copy_bytes(char *theirs, char *ours, size_t len, bool to_theirs)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < len && r == 0; i += COPY_STEP) {
+		size_t n = FP_MIN(len - i, COPY_STEP);
+
+		r = to_theirs ? fp_call_args_store(theirs + i, ours + i, n)
+		              : fp_call_args_fetch(ours + i, theirs + i, n);
+	}
+	return r;
+}
+
+static int copy_data(struct call_request *q, char *ours, size_t len, bool to_theirs)
+{
+	struct iovec theirs;
+	int r = 0;
+
+	for (size_t i = 0; len && r == 0 && (r = data_buffer(q, i, &theirs)) > 0; i++) {
+		size_t n = FP_MIN(theirs.iov_len, len);
+
+		r = copy_bytes(theirs.iov_base, ours, n, to_theirs);
+		ours += n;
+		len -= n;
+	}
+	return r;
+}
+
+/* Returns an error if there is no data, or too much to copy. */
+static int data_len(struct call_request *q, size_t *ret_len)
+{
+	struct iovec buffer;
+	int r;
+
+	*ret_len = 0;
+	for (size_t i = 0; (r = data_buffer(q, i, &buffer)) > 0; i++)
+		if (buffer.iov_len > COPY_MAX || (*ret_len += buffer.iov_len) > COPY_MAX)
+			return -E2BIG;
+	return r < 0 || *ret_len ? r : -E2BIG;
+}
+
+/*
+ * Local memory for the data of q. It lies in its page as the data does, which files without a cache
+ * look at. NULL if there is none.
+ */
+static char *copy_room(struct call_request *q, struct fp_call_args *job, size_t len)
+{
+	char *room = fp_call_args_take(job, len + 2 * FP_PAGE_SIZE);
+	struct iovec first;
+
+	if (!room || data_buffer(q, 0, &first) <= 0)
+		return NULL;
+	room += FP_PAGE_SIZE - (uintptr_t)room % FP_PAGE_SIZE;
+	return room + (uintptr_t)first.iov_base % FP_PAGE_SIZE;
+}
+
+/*
+ * Returns 0 and *ret if the call was made, or -EFAULT if the program lacks some of the memory to be
+ * written, or -E2BIG. Streams read without a copy, as only they know how many
+ * bytes they put into an element that is not whole.
+ */
+static int attempt_copy(struct call_request *q, long *ret)
+{
+	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
+	uint32_t how = q->row->how;
+	struct call_request one_call = *q;
+	struct iovec one;
+	int r;
+
+	fp_call_args_begin(&job, false);
+	if (!has_data(q) || ((how & FP_HOW_STREAM) && (how & FP_HOW_READS)) || data_len(q, &one.iov_len) < 0)
+		return -E2BIG;
+	one.iov_base = copy_room(q, &job, one.iov_len);
+	if (!one.iov_base)
+		return -E2BIG;
+	r = how & FP_HOW_WRITES ? copy_data(q, one.iov_base, one.iov_len, false) : 0;
+	if (r < 0)
+		return r;
+	set_data(&one_call, &one);
+	if (attempt(&one_call, false, ret) < 0)
+		return -E2BIG;
+	if ((how & FP_HOW_READS) && *ret > 0 && copy_data(q, one.iov_base, (size_t)*ret, true) < 0) {
+		errno = EFAULT;
+		*ret = -1;
+	}
+	*ret /= (long)element_bytes(q);
+	return 0;
+}
+
+/* ---- such a call piece by piece ---- */
 
 enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
 
@@ -264,14 +402,12 @@ static bool waits_for_all(struct call_request *q)
 
 static enum cut choose_cut(struct call_request *q)
 {
-	const struct fp_call_piece *data = &q->row->pieces[0];
 	int saved = errno;
 	enum cut cut;
 
-	if (!(q->row->how & (FP_HOW_READS | FP_HOW_WRITES)) ||
-	    (data->kind != FP_PIECE_BYTES && data->kind != FP_PIECE_IOVEC))
+	if (!has_data(q))
 		return CUT_NOT;
-	if ((q->row->how & FP_HOW_STREAM) || data->arg == 0)
+	if ((q->row->how & FP_HOW_STREAM) || q->row->pieces[0].arg == 0)
 		return CUT_LOOP;
 	cut = cut_of_descriptor((int)*request_arg(q, 0), q->row->how & FP_HOW_WRITES);
 	errno = saved;
@@ -285,17 +421,6 @@ struct rest {
 	size_t done, chunk; /* how many bytes are done; how many could be pinned last time */
 	bool is_over;
 };
-
-static void set_chunk(struct call_request *q, struct iovec *one)
-{
-	const struct fp_call_piece *data = &q->row->pieces[0];
-	bool is_vector = data->kind == FP_PIECE_IOVEC, is_product = data->m != FP_NOARG;
-
-	*request_arg(q, data->arg) = is_vector ? (long)one : (long)one->iov_base;
-	*request_arg(q, data->n) = is_vector || is_product ? 1 : (long)one->iov_len;
-	if (is_product)
-		*request_arg(q, data->m) = (long)one->iov_len;
-}
 
 /* Half of len in whole pages: devices require buffers of whole pages. */
 static size_t half(size_t len)
@@ -314,7 +439,7 @@ static long do_chunk(const struct call_request *q, struct rest *rest, size_t *re
 		struct iovec one = {.iov_base = rest->buffer.iov_base,
 		                    .iov_len = FP_MIN(rest->buffer.iov_len, rest->chunk)};
 
-		set_chunk(&part, &one);
+		set_data(&part, &one);
 		if ((how & FP_HOW_OFFSET) && *request_arg(&part, FP_HOW_ARG(how)) != -1)
 			*request_arg(&part, FP_HOW_ARG(how)) += (long)rest->done;
 		*ret_asked = one.iov_len;
@@ -343,48 +468,42 @@ static void do_buffer(const struct call_request *q, struct rest *rest)
 	}
 }
 
-static void do_vector(struct call_request *q, struct rest *rest)
+static void do_buffers(struct call_request *q, struct rest *rest)
 {
-	const struct fp_call_piece *data = &q->row->pieces[0];
-	const struct iovec *iov = (const struct iovec *)*request_arg(q, data->arg);
-	size_t n = (uint32_t)*request_arg(q, data->n);
-
-	for (size_t i = 0; i < n && !rest->is_over; i++) {
-		if (fp_call_args_fetch(&rest->buffer, &iov[i], sizeof(*iov)) < 0)
-			return;
+	for (size_t i = 0; !rest->is_over && data_buffer(q, i, &rest->buffer) > 0; i++)
 		do_buffer(q, rest);
-	}
 }
 
 /* Transfers bytes of a stream; the program counts elements. The stream is locked meanwhile. */
 static void do_stream(struct call_request *q, struct rest *rest)
 {
-	const struct fp_call_piece *data = &q->row->pieces[0];
-	size_t size = (size_t)*request_arg(q, data->n);
-	FILE *stream = (FILE *)*request_arg(q, data->m + 1u);
+	FILE *stream = (FILE *)*request_arg(q, q->row->pieces[0].m + 1u);
 
-	rest->buffer.iov_len = size * (size_t)*request_arg(q, data->m);
 	flockfile(stream);
-	do_buffer(q, rest);
+	do_buffers(q, rest);
 	funlockfile(stream);
-	rest->done /= size;
+	rest->done /= element_bytes(q);
 }
 
 static long do_long(struct call_request *q)
 {
-	const struct fp_call_piece *data = &q->row->pieces[0];
-	struct rest rest = {.cut = choose_cut(q), .chunk = SIZE_MAX / 4};
+	struct rest rest = {.chunk = SIZE_MAX / 4};
+	long ret;
+	int r = attempt_copy(q, &ret);
 
-	if (rest.cut == CUT_NOT)
+	if (r == 0)
+		return ret;
+	rest.cut = choose_cut(q);
+	if (rest.cut == CUT_NOT && r != -EFAULT)
 		return refuse_long(q->row->name);
-	rest.buffer.iov_base = (void *)*request_arg(q, data->arg);
-	rest.buffer.iov_len = (size_t)*request_arg(q, data->n);
+	if (rest.cut == CUT_NOT) {
+		errno = EFAULT;
+		return -1;
+	}
 	if (q->row->how & FP_HOW_STREAM)
 		do_stream(q, &rest);
-	else if (data->kind == FP_PIECE_IOVEC)
-		do_vector(q, &rest);
 	else
-		do_buffer(q, &rest);
+		do_buffers(q, &rest);
 	return (long)rest.done;
 }
 
