@@ -262,24 +262,24 @@ bool fp_control_allows(const struct fp_session *session, const struct fp_io *io)
 	return true;
 }
 
+#define LEASE_TAG ((uint64_t)1 << 63) /* in the tags of LEASE calls */
+
 /*
  * Takes the answer to a call that had timed out. If it brings a lease, we give that back, because
- * no call waits for it.
+ * no call waits for it. A lease that we have did not come late.
  */
 static int drop_late_answer(struct fp_control *control, const struct fp_wire_header *header,
                             const void *payload, uint64_t deadline_ns)
 {
 	uint8_t bytes[sizeof(struct fp_wire_release)];
 	struct fp_wire_leased leased;
-	int r;
 
-	if (header->tag == 0 || header->tag > control->last_tag)
+	if ((header->tag & ~LEASE_TAG) - 1 >= control->last_tag)
 		return -EPROTO;
-	if (header->type != FP_WIRE_LEASED)
+	if (header->type != FP_WIRE_LEASED || !(header->tag & LEASE_TAG))
 		return 0;
-	r = fp_wire_leased_decode(payload, header->length, &leased);
-	if (r < 0)
-		return r;
+	if (fp_wire_leased_decode(payload, header->length, &leased) < 0 || control->leases[leased.lease_id])
+		return -EPROTO;
 	fp_wire_release_encode(&(struct fp_wire_release){.lease_id = leased.lease_id}, bytes);
 	return fp_handshake_send(control->handshake, FP_WIRE_RELEASE, ++control->last_tag, bytes,
 	                         sizeof(bytes), deadline_ns);
@@ -296,7 +296,7 @@ struct question {
 static int exchange(struct fp_control *control, const struct question *question, size_t *ret_len,
                     const void **ret_payload)
 {
-	uint64_t tag = ++control->last_tag;
+	uint64_t tag = ++control->last_tag | (question->type == FP_WIRE_LEASE ? LEASE_TAG : 0);
 	uint64_t deadline_ns =
 	    question->deadline_ns ? question->deadline_ns : fp_clock_ns() + control->deadline_ns;
 	struct fp_wire_header header;

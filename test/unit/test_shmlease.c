@@ -37,6 +37,7 @@ struct offer {
 	uint32_t id, flags;
 	int fds[2]; /* the first n_fds of them are sent */
 	unsigned n_fds;
+	bool twice; /* the answer is sent again */
 };
 
 struct node {
@@ -124,6 +125,8 @@ static void answer(struct node *node, int fd, const struct fp_wire_header *heade
 		break;
 	case FP_WIRE_LEASE:
 		send_leased(fd, &node->offer, header->tag);
+		if (node->offer.twice)
+			send_leased(fd, &node->offer, header->tag);
 		break;
 	case FP_WIRE_BYE:
 		send_frame(fd, FP_WIRE_FAREWELL, header->tag, NULL, 0);
@@ -180,7 +183,11 @@ static int setup(void **state)
 	int len;
 
 	*node = (struct node){.features = FP_WIRE_FEATURE_MEMFD, .memfd = new_memfd(LEASE_BYTES, SEALS)};
-	node->offer = (struct offer){LEASE_BYTES, 1, FP_WIRE_LEASED_MEMFD, {node->memfd, node->memfd}, 1};
+	node->offer = (struct offer){.size_bytes = LEASE_BYTES,
+	                             .id = 1,
+	                             .flags = FP_WIRE_LEASED_MEMFD,
+	                             .fds = {node->memfd, node->memfd},
+	                             .n_fds = 1};
 	len = snprintf(url, sizeof(url), "shm:@farpage-test-%d", (int)getpid());
 	assert_int_equal(fp_url_parse(url, &node->url), 0);
 	memcpy(addr.sun_path + 1, node->url.host + 1, strlen(node->url.host) - 1);
@@ -278,6 +285,20 @@ static void assert_refused(struct node *node, int error, uint32_t released_id)
 	end_session(node);
 	assert_int_equal(node->released_id, released_id);
 	assert_int_equal(count_fds(), n_fds);
+}
+
+/* The second answer must not look like a late one, whose lease is given back. */
+static void lease_that_comes_twice(void **state)
+{
+	struct node *node = *state;
+	const struct fp_lease *lease;
+
+	node->offer.twice = true;
+	assert_int_equal(open_session(node), 0);
+	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), 0);
+	assert_int_equal(fp_session_ping(node->session, 0, 0), -EPROTO);
+	end_session(node);
+	assert_int_equal(node->released_id, 0);
 }
 
 static void memfd_that_could_shrink(void **state)
@@ -500,6 +521,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    with_node(copies),
+	    with_node(lease_that_comes_twice),
 	    with_node(memfd_that_could_shrink),
 	    with_node(memfd_of_another_size),
 	    with_node(no_memfd_at_all),
