@@ -30,6 +30,7 @@
 #define BUF_PAGES  16u
 #define BUFS       4u    /* of each reader */
 #define HEAP_PAGES 512u  /* twice the local memory */
+#define MANY_PAGES 24u
 #define ENOUGH     3000u /* reads before the fork, and after it */
 
 /* A buffer. Its reader changes its protection and looks at it only under the lock. */
@@ -224,9 +225,55 @@ static bool is_too_much_refused(void)
 	return refused;
 }
 
+static pthread_barrier_t together;
+
+/* Lends more than half of what may be lent at once: the quarter of 512 KiB are 32 pages. */
+static void *lender(void *mem)
+{
+	struct iovec part = {.iov_base = mem, .iov_len = MANY_PAGES * PAGE};
+	uintptr_t lent;
+	int ends[2];
+
+	if (pipe(ends) < 0)
+		return NULL;
+	pthread_barrier_wait(&together);
+	lent = vmsplice(ends[1], &part, 1, SPLICE_F_NONBLOCK) > 0;
+	close(ends[0]);
+	close(ends[1]);
+	return (void *)lent; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+/* Two threads may not lend together what one may not. */
+static bool is_bounded(void)
+{
+	char *mem[2] = {map(MANY_PAGES * PAGE), map(MANY_PAGES * PAGE)};
+	pthread_t threads[2];
+	unsigned sum = 0;
+	void *lent;
+
+	for (unsigned i = 0; i < 2; i++)
+		memset(mem[i], 'o', MANY_PAGES * PAGE);
+	push_out();
+	pthread_barrier_init(&together, NULL, 2);
+	for (unsigned i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, lender, mem[i]);
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_join(threads[i], &lent);
+		sum += lent != NULL;
+	}
+	for (unsigned i = 0; i < 2; i++)
+		munmap(mem[i], MANY_PAGES * PAGE);
+	if (sum > 1)
+		fprintf(stderr, "more was lent than may be\n");
+	return sum <= 1;
+}
+
 static bool lends_right(void)
 {
 	bool right = is_too_much_refused();
+
+	for (unsigned i = 0; right && i < 8; i++)
+		right = is_bounded();
 
 	for (unsigned i = 0; right && i < 8; i++)
 		right = lend(i & 1 ? BY_NUMBER : BY_NAME);

@@ -180,38 +180,7 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 	return r == 0 && stop < end ? -ENOMEM : r;
 }
 
-/* ---- holding ---- */
-
-/* As lock_some, but skips holes and locks nothing. */
-static int hold_some(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
-{
-	int r;
-
-	(void)fp_space_populate_as(space, start, end, MADV_POPULATE_READ);
-	fp_space_lock(space);
-	r = give_far(space, start, end, lent);
-	fp_space_unlock(space);
-	return r;
-}
-
-static int hold_all(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
-{
-	int r = 0;
-
-	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
-		r = hold_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end), lent);
-	return r;
-}
-
-int fp_space_hold(struct fp_space *space, void *addr, size_t len)
-{
-	uint32_t start, end;
-	int r = fp_space_to_pages(space, addr, len, &start, &end);
-
-	return r < 0 ? r : hold_all(space, start, end, 0);
-}
-
-/* ---- lending ---- */
+/* ---- holding and lending ---- */
 
 /* How many pages of [start, end) are far. */
 static uint64_t count_far(const struct fp_space *space, uint32_t start, uint32_t end)
@@ -234,18 +203,59 @@ static uint64_t count_lent(const struct fp_space *space)
 	return n;
 }
 
+/* -ENOMEM if more would be lent than may be. Called with the lock. */
+static int may_lend(const struct fp_space *space, uint32_t start, uint32_t end)
+{
+	uint64_t most = FP_MAX(atomic_load(&space->far->budget.pages) / 4, (uint64_t)LENT_MIN);
+	uint64_t more = count_far(space, start, end);
+
+	return more > 0 && more + count_lent(space) > most ? -ENOMEM : 0;
+}
+
+/*
+ * As lock_some, but skips holes and locks nothing. Another thread may lend meanwhile: so whether
+ * the pages may be lent is asked under the same lock that they are given with.
+ */
+static int hold_some(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
+{
+	int r;
+
+	(void)fp_space_populate_as(space, start, end, MADV_POPULATE_READ);
+	fp_space_lock(space);
+	r = lent ? may_lend(space, start, end) : 0;
+	if (r == 0)
+		r = give_far(space, start, end, lent);
+	fp_space_unlock(space);
+	return r;
+}
+
+static int hold_all(struct fp_space *space, uint32_t start, uint32_t end, uint32_t lent)
+{
+	int r = 0;
+
+	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
+		r = hold_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end), lent);
+	return r;
+}
+
+int fp_space_hold(struct fp_space *space, void *addr, size_t len)
+{
+	uint32_t start, end;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	return r < 0 ? r : hold_all(space, start, end, 0);
+}
+
+/* First asks for the whole: what is refused should stay far. */
 int fp_space_lend(struct fp_space *space, void *addr, size_t len)
 {
-	uint64_t most = FP_MAX(atomic_load(&space->far->budget.pages) / 4, (uint64_t)LENT_MIN), more;
 	uint32_t start, end;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	fp_space_lock(space);
-	more = count_far(space, start, end);
-	if (more > 0 && more + count_lent(space) > most)
-		r = -ENOMEM;
+	r = may_lend(space, start, end);
 	fp_space_unlock(space);
-	return r < 0 || more == 0 ? r : hold_all(space, start, end, FP_PIECE_LENT);
+	return r < 0 ? r : hold_all(space, start, end, FP_PIECE_LENT);
 }
