@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "barecall.h"
 #include "testrng.h"
 #include "underpreload.h"
 
@@ -28,8 +29,8 @@
 #define FILE_PAGES 220u
 #define READERS    3u
 #define BUF_PAGES  16u
-#define BUFS       4u    /* of each reader */
-#define HEAP_PAGES 512u  /* twice the local memory */
+#define BUFS       4u   /* of each reader */
+#define HEAP_PAGES 512u /* twice the local memory */
 #define MANY_PAGES 24u
 #define ENOUGH     3000u /* reads before the fork, and after it */
 
@@ -158,21 +159,6 @@ static void push_out(void)
 
 enum way { BY_NAME, BY_NUMBER, BARE_CLEAN, BARE_WRITTEN };
 
-static long bare_vmsplice(int end, const struct iovec *part)
-{
-	long r = -ENOSYS;
-
-#if defined(__x86_64__)
-	register unsigned long flags __asm__("r10") = 0;
-
-	__asm__ volatile("syscall"
-	                 : "=a"(r)
-	                 : "a"(SYS_vmsplice), "D"(end), "S"(part), "d"(1ul), "r"(flags)
-	                 : "rcx", "r11", "memory");
-#endif
-	return r;
-}
-
 static long lend_by(enum way way, int end, const struct iovec *part)
 {
 	switch (way) {
@@ -186,7 +172,12 @@ static long lend_by(enum way way, int end, const struct iovec *part)
 	default:
 		break;
 	}
-	return bare_vmsplice(end, part);
+#ifdef NO_BARE_CALLS
+	return -ENOSYS;
+#else
+	return bare(SYS_vmsplice, (void *)(intptr_t)end, (size_t)part, 1, 0, 0,
+	            0); /* NOLINT(performance-no-int-to-ptr) */
+#endif
 }
 
 /* What a pipe was lent is still the program's: the reader sees later writes. */
@@ -297,7 +288,7 @@ static bool holds_right(void)
 	const char *mode = getenv("FARPAGE_FAULT_MODE"), *capture = getenv("FARPAGE_CAPTURE");
 	bool right = true;
 
-#if !defined(__x86_64__)
+#ifdef NO_BARE_CALLS
 	return true;
 #endif
 	if (mode && strcmp(mode, "inline") == 0) /* the bare call would find no page */

@@ -199,6 +199,28 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
+/*
+ * A bare call makes memory read-only, and the C library's mremap can't move it. It says so, and
+ * locks nothing.
+ */
+static void what_is_protected_unseen_is_not_locked(void **state)
+{
+	const char *capture = getenv("FARPAGE_CAPTURE");
+	const size_t len = BIG / 4;
+	char *p = map_filled(len, 16);
+	void *q;
+
+	if (capture && strcmp(capture, "protect") == 0)
+		skip(); /* it copies, whatever the protection is */
+	p[0] = p[0];
+	assert_int_equal(bare(SYS_mprotect, p, PAGE, PROT_READ, 0, 0, 0), 0);
+	q = mmap(NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_equal(mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, q), MAP_FAILED);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(bare(SYS_madvise, p, PAGE, MADV_COLD, 0, 0, 0), 0); /* EINVAL: it is locked */
+	assert_int_equal(munmap(p, len), 0);
+}
+
 /* mlock over a hole in the program's own kernel mapping. Only the kernel knows of the hole. */
 static void locking_up_to_a_hole_unseen(void **state)
 {
@@ -243,6 +265,7 @@ static int tests(void)
 	    cmocka_unit_test(all_are_refused),
 	    cmocka_unit_test(files_over_far_memory),
 	    cmocka_unit_test(what_is_locked_unseen_moves),
+	    cmocka_unit_test(what_is_protected_unseen_is_not_locked),
 	    cmocka_unit_test(locking_up_to_a_hole_unseen),
 	    cmocka_unit_test(what_is_sealed_unseen_stays),
 	};

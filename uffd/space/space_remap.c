@@ -98,14 +98,22 @@ static ssize_t move_opened(const struct move *m, uint32_t from, uint32_t to)
 	return r == -EBUSY && fp_presence_is_shared(far->pagemap_fd, src) ? copy_unheld(m, from, to) : r;
 }
 
-/* Takes a page to its new place. Returns its length, or a negative errno: -EINVAL if it is
- * locked. */
+/*
+ * Takes a page to its new place. Returns its length, or a negative errno: -EINVAL if it is locked,
+ * or if a bare call has changed its protection.
+ */
 static ssize_t take_page(const struct move *m, uint32_t from, uint32_t to)
 {
 	if (!fp_far_moves(m->space->far) || m->prot == PROT_NONE)
 		return copy_unheld(m, from, to);
 	return m->prot == (PROT_READ | PROT_WRITE) ? move_open(m->space->far, from, to)
 	                                           : move_opened(m, from, to);
+}
+
+/* True if the kernel has locked the page's mapping: it refuses this advice then, and only then. */
+static bool is_locked(void *addr)
+{
+	return madvise(addr, FP_PAGE_SIZE, MADV_COLD) < 0 && errno == EINVAL;
 }
 
 /*
@@ -115,8 +123,11 @@ static ssize_t take_page(const struct move *m, uint32_t from, uint32_t to)
 static ssize_t take_locked(const struct move *m, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(m->space->far, from);
-	ssize_t r = munlock(src, FP_PAGE_SIZE) < 0 ? -EBUSY : take_page(m, from, to);
+	ssize_t r;
 
+	if (!is_locked(src) || munlock(src, FP_PAGE_SIZE) < 0)
+		return -EBUSY;
+	r = take_page(m, from, to);
 	(void)mlock2(r > 0 ? fp_far_addr(m->space->far, to) : src, FP_PAGE_SIZE, MLOCK_ONFAULT);
 	return r;
 }
