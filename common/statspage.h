@@ -17,7 +17,7 @@
 #include "hist.h"
 
 #define FP_STATSPAGE_MAGIC   0x3153544154535046ull /* "FPSTATS1" */
-#define FP_STATSPAGE_VERSION 6
+#define FP_STATSPAGE_VERSION 7
 #define FP_STATSPAGE_NODES   16
 #define FP_STATSPAGE_SUFFIX  ".stats"
 
@@ -98,6 +98,7 @@ struct fp_statspage {
 	_Atomic uint64_t waits_for_room; /* faults without a free token, which waited for an eviction */
 	/* In fault mode thread: faults of another thread than the one of the fault before. */
 	_Atomic uint64_t thread_changes;
+	_Atomic uint64_t own_mallocs; /* 1: the program brings a malloc of its own */
 	_Atomic uint64_t lost_pages;
 	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
 	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local now */

@@ -69,6 +69,19 @@ static void advise(const struct fp_statspage *sum, FILE *out)
 		      out);
 }
 
+/* An operator who sees little far memory must know why. */
+static void tell_of_mallocs(const struct fp_statspage *sum, size_t n_processes, FILE *out)
+{
+	uint64_t n = sum->own_mallocs;
+
+	if (n)
+		fprintf(out,
+		        "malloc: %llu of %zu process%s %s a malloc of its own. What it does not map by the C "
+		        "library's mmap is not far, but anonymous\n",
+		        (unsigned long long)n, n_processes, n_processes > 1 ? "es" : "",
+		        n > 1 ? "have" : "has");
+}
+
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out)
 {
 	static const char *const important[] = {"url",           "state",    "read_bytes",
@@ -95,6 +108,7 @@ void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t
 	if (fp_json_table_print_brief(report, &brief, out))
 		fputs("(shortened to the terminal: 2>FILE has all columns)\n", out);
 	json_decref(report);
+	tell_of_mallocs(sum, n_processes, out);
 	advise(sum, out);
 	fp_hist_print(&sum->fault_latency, FP_HIST_TEXT, fp_phases->title, brief.width, out);
 }

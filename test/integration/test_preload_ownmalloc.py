@@ -24,6 +24,10 @@ class OwnMalloc(toolcase.ToolCase):
         self.assertEqual((status, out), DONE[:2])
         self.assertRegex(err, r"far memory: mapped peak 16.0 MiB")
         self.assertRegex(err, r"evicted pages: .*dirty [1-9]")
+        self.assertRegex(err, r"\nmalloc: [1-9]\d* of [1-9]\d* process(es)? ha(s|ve) a malloc of its own")
+
+    def test_farpage_malloc_needs_no_line(self):
+        self.assertNotIn("malloc:", self.farpage("run", "--report", "--", "true")[2])
 
     def test_fork_is_refused_with_values_of_many_keys(self):
         status, out, err = self.run_far(what=())

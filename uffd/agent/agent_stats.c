@@ -122,6 +122,7 @@ static void describe(struct fp_agent *agent)
 	         agent->far.uffd.sigbus ? "inline" : "thread");
 	snprintf(stats->capture, sizeof(stats->capture), "%s",
 	         agent->far.capture_by_move ? "move" : "protect");
+	atomic_store(&stats->own_mallocs, agent->options.foreign_malloc);
 	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
 		fp_store_node_info(agent->far.store, i, &info);
 		snprintf(stats->node[i].url, sizeof(stats->node[i].url), "%s", info.url);
