@@ -31,7 +31,7 @@
 #define SAID_MAX       64
 #define ROWS_MAX       1024
 #define COPY_MAX       (4u << 20)
-#define COPY_STEP      (16u << 10) /* bytes pinned at once for a copy */
+#define COPY_STEP      (12u << 10) /* bytes pinned at once for a copy: four pages at most, see QUARTER_MIN */
 #define MEMORY_DEVICES 1           /* major number of /dev/null, /dev/zero and the like */
 
 static atomic_bool must_hold;
