@@ -139,7 +139,9 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return sigaltstack((const stack_t *)a, (stack_t *)b);
 #if defined(__x86_64__)
 	case SYS_setrlimit:
-		return setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b);
+		/* NULL is an error here; the C library's function accepts it */
+		return b ? setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b)
+		         : fp_shim_return_long(-EFAULT);
 	case SYS_prlimit64:
 		return prlimit((pid_t)a, (__rlimit_resource_t)b, (const struct rlimit *)c,
 		               (struct rlimit *)d);

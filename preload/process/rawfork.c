@@ -159,6 +159,18 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 
 #if defined(__x86_64__)
 
+/* Leaves what the kernel refuses to the kernel: memory that it can't read, an unknown size. */
+static enum child choose_clone3(const void *user, size_t size)
+{
+	struct clone_args args;
+
+	if (!fp_shim_agent() || size < CLONE_ARGS_SIZE_VER0 ||
+	    fp_call_args_fetch(&args, user, CLONE_ARGS_SIZE_VER0) < 0)
+		return BY_KERNEL;
+	return choose("the system call clone3", args.flags | args.exit_signal, args.stack,
+	              (const void *)(uintptr_t)args.child_tid);
+}
+
 /*
  * Called by syscall below. If the kernel makes the child, syscall enters the kernel without a frame
  * of ours on the stack, because the child may run on another stack.
@@ -166,11 +178,8 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 __attribute__((used)) static enum child choose_by_number(long number, uint64_t a, uint64_t b, uint64_t c,
                                                          uint64_t d)
 {
-	const struct clone_args *args = (const struct clone_args *)a;
-
 	if (number == SYS_clone3)
-		return choose("the system call clone3", args->flags | args->exit_signal, args->stack,
-		              (const void *)(uintptr_t)args->child_tid);
+		return choose_clone3((const void *)a, b);
 	if (number == SYS_clone)
 		return choose("the system call clone", a, b, (const void *)d);
 	return choose("the system call fork", SIGCHLD, false, NULL);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "call_args.h"
 #include "calls.h"
 #include "far_pieces.h"
 #include "wary.h"
@@ -102,10 +103,9 @@ FP_INTERPOSE int setsockopt(int fd, int level, int option, const void *value, so
 	struct xdp_umem_reg umem;
 
 	/* all versions of the struct begin with the address and the length */
-	if (level == SOL_XDP && option == XDP_UMEM_REG && value && len >= 2 * sizeof(uint64_t)) {
-		memcpy(&umem, value, 2 * sizeof(uint64_t));
+	if (level == SOL_XDP && option == XDP_UMEM_REG && len >= 2 * sizeof(uint64_t) && fp_shim_space() &&
+	    fp_call_args_fetch(&umem, value, 2 * sizeof(uint64_t)) == 0)
 		(void)held_hold((void *)(uintptr_t)umem.addr, umem.len, "the memory of an AF_XDP socket");
-	}
 	fp_wary_setsockopt(level, option, value, len);
 	return fp_call_setsockopt(fd, level, option, value, len);
 }

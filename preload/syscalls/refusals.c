@@ -11,6 +11,7 @@
 #include <sys/shm.h>
 #include <sys/syscall.h>
 
+#include "call_args.h"
 #include "calls.h"
 #include "clock.h"
 #include "far_pieces.h"
@@ -88,12 +89,17 @@ static bool is_guest_memory(unsigned long request)
 	                                       _IOC_NR(request) == second_version);
 }
 
-/* Where a system call can't bring pages in, a guest can't touch far memory: KVM_RUN would fail. */
-static bool is_guest_refused(const struct kvm_userspace_memory_region *region)
+/*
+ * Where a system call can't bring pages in, a guest can't touch far memory: KVM_RUN would fail.
+ * What the kernel can't read either is left to the kernel.
+ */
+static bool is_guest_refused(const void *arg)
 {
 	static atomic_bool said;
+	struct kvm_userspace_memory_region region;
 
-	if (!fp_calls_hold() || !fp_touched((void *)(uintptr_t)region->userspace_addr, region->memory_size))
+	if (!fp_calls_hold() || fp_call_args_fetch(&region, arg, sizeof(region)) < 0 ||
+	    !fp_touched((void *)(uintptr_t)region.userspace_addr, region.memory_size))
 		return false;
 	fp_shim_say_once(&said,
 	                 "KVM_SET_USER_MEMORY_REGION was refused: a guest can't use far memory in this "

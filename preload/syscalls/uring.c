@@ -78,11 +78,16 @@ long fp_uring_setup(unsigned entries, struct io_uring_params *params)
 
 	if (fp_call_args_fetch(&copy, params, sizeof(copy)) < 0 || !is_ours(copy.flags))
 		return FP_RAW(SYS_io_uring_setup, entries, params, 0, 0, 0, 0);
-	params->flags |= IORING_SETUP_R_DISABLED;
-	ring = FP_RAW(SYS_io_uring_setup, entries, params, 0, 0, 0, 0);
-	params->flags &= ~IORING_SETUP_R_DISABLED;
-	if (ring >= 0)
-		start((int)ring);
+	copy.flags |= IORING_SETUP_R_DISABLED;
+	ring = FP_RAW(SYS_io_uring_setup, entries, &copy, 0, 0, 0, 0);
+	copy.flags &= ~IORING_SETUP_R_DISABLED;
+	if (ring < 0)
+		return ring;
+	if (fp_call_args_store(params, &copy, sizeof(copy)) < 0) {
+		FP_RAW(SYS_close, ring, 0, 0, 0, 0, 0);
+		return -EFAULT;
+	}
+	start((int)ring);
 	return ring;
 }
 
