@@ -6,11 +6,13 @@
 #include "statspage.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -300,6 +302,45 @@ int fp_statspage_maker(const char *name)
 	if (pid < 0 || *rest != '.' || strlen(rest + 1) != strlen(TEMPORARY) || strchr(rest + 1, '.'))
 		return -EINVAL;
 	return kill(pid, 0) < 0 && errno == ESRCH ? 0 : pid;
+}
+
+bool fp_statspage_is_free(int dir_fd, const char *name, bool finished)
+{
+	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	uint64_t magic = 0;
+	struct stat st;
+
+	return fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	       flock(fd, LOCK_SH | LOCK_NB) == 0 &&
+	       (read(fd, &magic, sizeof(magic)) == sizeof(magic) || !finished) &&
+	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
+}
+
+/*
+ * Leaves the page of a number that is in use: between two programs of that process (exec) it has no
+ * lock either, and a new page of that name must not go.
+ */
+static void sweep_one(int dir_fd, const char *name)
+{
+	int pid = fp_statspage_owner(name);
+
+	if (pid > 0 && kill(pid, 0) < 0 && errno == ESRCH && fp_statspage_is_free(dir_fd, name, true))
+		unlinkat(dir_fd, name, 0);
+}
+
+void fp_statspage_sweep(const char *dir)
+{
+	alignas(struct dirent64) char entries[2048];
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
+	ssize_t len;
+
+	while (fd >= 0 && (len = getdents64(fd, entries, sizeof(entries))) > 0)
+		for (const char *at = entries; at < entries + len;) {
+			const struct dirent64 *entry = (const void *)at;
+
+			sweep_one(fd, entry->d_name);
+			at += entry->d_reclen;
+		}
 }
 
 const char *fp_fault_kind_name(enum fp_fault_kind kind)

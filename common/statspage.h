@@ -2,9 +2,11 @@
  * The stats page: a memory-mapped file in which an agent counts. Room: common. Writers (uffd/) only
  * add with relaxed atomics. Readers copy the page (statsview.h) without stopping anyone.
  *
- * A page in the user's folder is unlinked at exit. A file that the user chose stays. So does a page
- * in the folder of a `farpage run`, which removes it. While the writer maps the file, it holds a
- * lock on the file (flock). So readers in another pid namespace also know whether the writer lives.
+ * A page in the user's folder is unlinked at exit. If the program ends in another way (_exit, a
+ * signal, exec), the next program that makes a page there removes it. A file that the user chose
+ * stays. So does a page in the folder of a `farpage run`, which removes it. While the writer maps
+ * the file, it holds a lock on the file (flock). So readers in another pid namespace also know
+ * whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -195,6 +197,18 @@ int fp_statspage_owner(const char *name);
  * so that nobody completes the page. Returns -EINVAL if the name has another form.
  */
 int fp_statspage_maker(const char *name);
+
+/*
+ * True for a page, of any version, that nobody writes any more. If finished is false, it may be a
+ * page that its maker has not finished, which may still be empty.
+ */
+bool fp_statspage_is_free(int dir_fd, const char *name, bool finished);
+
+/*
+ * Removes from this user's folder dir the pages that ended processes have left there. Allocates
+ * nothing, so that a forked child may call it.
+ */
+void fp_statspage_sweep(const char *dir);
 
 /* "up", "cut off", "reconnecting", "lost", "not yet connected"; "?" for an unknown state. */
 const char *fp_stats_node_state_name(uint32_t state);

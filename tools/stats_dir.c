@@ -156,20 +156,6 @@ static bool is_own(int dir_fd, const char *name, mode_t type)
 }
 
 /*
- * True for a page, of any version, whose maker is dead. A page that its maker has not finished may
- * still be empty.
- */
-static bool is_free_page(int dir_fd, const char *name, bool finished)
-{
-	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	uint64_t magic = 0;
-
-	return fd >= 0 && is_own(dir_fd, name, S_IFREG) && flock(fd, LOCK_SH | LOCK_NB) == 0 &&
-	       (read(fd, &magic, sizeof(magic)) == sizeof(magic) || !finished) &&
-	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
-}
-
-/*
  * Removes a file that Farpage made and left behind. Removes no file that others may have put there.
  */
 static void remove_litter(int dir_fd, const char *name)
@@ -179,9 +165,9 @@ static void remove_litter(int dir_fd, const char *name)
 	if (strcmp(name, FP_PRIVNODE_SOCKET) == 0)
 		is_litter = is_own(dir_fd, name, S_IFSOCK);
 	else if (fp_statspage_maker(name) == 0)
-		is_litter = is_free_page(dir_fd, name, false);
+		is_litter = fp_statspage_is_free(dir_fd, name, false);
 	else if (fp_statspage_owner(name) > 0)
-		is_litter = is_free_page(dir_fd, name, true);
+		is_litter = fp_statspage_is_free(dir_fd, name, true);
 	if (is_litter)
 		unlinkat(dir_fd, name, 0);
 }
@@ -445,6 +431,17 @@ static int make_locked_dir(const char *path, int *ret_fd)
 	return 0;
 }
 
+/* Removes what programs and runs have left that a signal ended, say. */
+static void sweep(const char *dir)
+{
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
+	struct fp_stats_dir pages = {0};
+
+	if (fd >= 0)
+		(void)read_live(&pages, fd);
+	fp_stats_dir_done(&pages);
+}
+
 int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd)
 {
 	char parent[PATH_MAX] = "";
@@ -454,6 +451,7 @@ int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *r
 		say_dir(label, parent, r);
 		return r;
 	}
+	sweep(parent);
 	/*
 	 * Takes the next number if our folder's name exists. Another pid namespace may have it, or
 	 * a run may have left it behind. Also tries again if a reader of the folder removed our new

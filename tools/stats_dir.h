@@ -60,7 +60,8 @@ uint64_t fp_stats_dir_faults(const struct fp_statspage *page);
 
 /*
  * Creates the folder of one `farpage run`, writes its path to buf, and locks it. The lock lasts as
- * long as *ret_lock_fd is open. 0, or a negative errno after a message that names label.
+ * long as *ret_lock_fd is open. First removes what dead runs and programs have left, as
+ * fp_stats_dir_read_live does. 0, or a negative errno after a message that names label.
  */
 int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd);
 

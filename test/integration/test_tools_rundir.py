@@ -7,6 +7,7 @@ other falls in, or not.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -117,6 +118,71 @@ class OwnFolder(toolcase.ToolCase):
             for word in (self.runtime, "chmod 700", "FARPAGE_RUNTIME_DIR"):
                 self.assertIn(word, err, command)
         self.assertEqual(len(os.listdir(self.runtime)), 2)
+
+
+# Ends in the way that the first argument names, with far memory in use.
+ENDS = """
+import os, signal, sys
+x = bytearray(1 << 20)
+print("ready", flush=True)
+input()
+how = sys.argv[1]
+if how == "child" and os.fork(): os.wait()
+if how in ("_exit", "child"): os._exit(0)
+if how == "killed": os.kill(os.getpid(), signal.SIGKILL)
+if how == "exec": os.execve("/bin/true", ["true"], {})
+"""
+
+
+class Ended(toolcase.ToolCase):
+    """The page of a program that has not ended in good order goes when the next program starts."""
+
+    def setUp(self):
+        super().setUp()
+        farapp.need_userfaultfd()
+        self.node = farapp.Node("256M")
+        self.addCleanup(self.node.stop)
+        self.plain = {**self.env, "LD_PRELOAD": PRELOAD, "FARPAGE_NODES": self.node.url, "FARPAGE_LOCAL_MEMORY": "16M"}
+
+    def program(self, how):
+        process = subprocess.Popen(["/usr/bin/python3", "-c", ENDS, how], env=self.plain, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE)
+        self.addCleanup(self._end, process)
+        self.assertEqual(self.line(process), "ready")
+        return process
+
+    def test_each_end(self):
+        for how in ("_exit", "killed", "exec", "child"):
+            process, living = self.program(how), self.program("returns")
+            process.communicate(b"\n", toolcase.TIMEOUT)
+            self.assertEqual(process.returncode, -signal.SIGKILL if how == "killed" else 0)
+            subprocess.run(["/bin/true"], env=self.plain, check=True)
+            self.assertEqual(os.listdir(self.runtime), [f"{living.pid}.stats"], how)
+            living.communicate(b"\n", toolcase.TIMEOUT)
+            self.assertEqual(os.listdir(self.runtime), [], how)
+
+    def test_children(self):
+        """A server whose workers end by _exit: each fork removes the page of the worker before."""
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", """
+import os
+for worker in range(5):
+    if os.fork() == 0:
+        print(len(os.listdir(os.environ["FARPAGE_RUNTIME_DIR"])), flush=True)
+        os._exit(0)
+    os.wait()
+"""], env=self.plain, stdout=subprocess.PIPE, check=True)
+        self.assertEqual(done.stdout, b"2\n" * 5)
+
+    def test_a_run(self):
+        """What a run has left that was killed."""
+        self.program("_exit").communicate(b"\n", toolcase.TIMEOUT)
+        os.mkdir(os.path.join(self.runtime, "run-77"), 0o700)
+        subprocess.run([STATSWRITER, os.path.join(self.runtime, "run-77", "%p.stats")], stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, check=True)
+        self.assertEqual(len(os.listdir(self.runtime)), 2)
+        self.assertEqual(self.farpage("run", "--pool-size", "64M", "--", "/bin/true")[0], 0)
+        self.assertEqual(os.listdir(self.runtime), [])
 
 
 @unittest.skipIf(os.geteuid(), "needs root, to become two users")

@@ -10,6 +10,7 @@
 #include "agent_priv.h"
 #include "clock.h"
 #include "log.h"
+#include "reclaim.h"
 #include "rundir.h"
 
 #define COPY_NS  (100 * FP_NSEC_PER_MSEC)
@@ -126,8 +127,8 @@ static void describe(struct fp_agent *agent)
 	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
 		fp_store_node_info(agent->far.store, i, &info);
 		snprintf(stats->node[i].url, sizeof(stats->node[i].url), "%s", info.url);
-		atomic_store(&stats->node[i].up, info.up);
 	}
+	fp_reclaim_publish(&agent->far); /* so that no reader sees nodes without their state */
 }
 
 /* Brings the copy up to date. False: another thread is doing that. */
@@ -150,6 +151,18 @@ static bool is_chosen_seen(const struct fp_agent *agent)
 	return !agent->options.stats_dir && strcmp(agent->options.stats_path, agent->stats.pattern) == 0;
 }
 
+/* Removes what others left in the user's folder. A run removes the pages in its own folder. */
+static void sweep(const struct fp_agent_stats *stats)
+{
+	size_t len = strlen(stats->pattern);
+	char dir[sizeof(stats->pattern)];
+
+	if (stats->leave || len < sizeof(OWN_NAME))
+		return;
+	snprintf(dir, sizeof(dir), "%.*s", (int)(len + 1 - sizeof(OWN_NAME)), stats->pattern);
+	fp_statspage_sweep(dir);
+}
+
 int fp_agent_stats_open(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	struct fp_agent_stats *stats = &agent->stats;
@@ -169,6 +182,7 @@ int fp_agent_stats_open(struct fp_agent *agent, struct fp_agent_error *error)
 		snprintf(error->text, sizeof(error->text), "no memory for statistics");
 		return r;
 	}
+	sweep(stats);
 	describe(agent);
 	(void)write_copy(agent);
 	return 0;
