@@ -26,11 +26,12 @@ static void *failed(int r)
 
 	if (r == -ENOTSUP)
 		fp_shim_say_once(
-		    &said, "mremap: refused are MREMAP_DONTUNMAP of far memory, to move other memory to "
-		           "its place or it away, and to move or grow a file, shared memory or memory "
-		           "that was locked inside. Set FARPAGE_MIN_MAPPING above the size of that mapping "
-		           "to keep it "
-		           "local");
+		    &said,
+		    "mremap: refused are MREMAP_DONTUNMAP of far memory, to move other memory to "
+		    "its place or it away, and to move or grow a file, shared memory or memory "
+		    "that was locked or lent inside. Set FARPAGE_MIN_MAPPING above the size of that mapping "
+		    "to keep it "
+		    "local");
 	if (r == -EBUSY)
 		fp_shim_say_once(
 		    &held, "mremap was refused: a device or a call holds far memory there (a registered "

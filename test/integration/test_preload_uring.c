@@ -5,10 +5,12 @@
  */
 #include <errno.h>
 #include <liburing.h>
+#include <linux/aio_abi.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -197,12 +199,49 @@ static void mistakes_are_the_kernels(void **state)
 	assert_true(errno == EFAULT || errno == ENOSYS || errno == EPERM);
 }
 
+/* Hands all of the far memory to the kernel's aio, as libaio does. Returns the request's result. */
+static long transfer(aio_context_t context, int fd, int opcode)
+{
+	struct iocb part = {.aio_lio_opcode = (uint16_t)opcode,
+	                    .aio_fildes = (uint32_t)fd,
+	                    .aio_buf = (uintptr_t)far_memory,
+	                    .aio_nbytes = BIG};
+	struct iocb *const all[] = {&part};
+	struct io_event done = {.res = -1};
+
+	assert_int_equal(syscall(SYS_io_submit, context, 1L, all), 1);
+	assert_int_equal(syscall(SYS_io_getevents, context, 1L, 1L, &done, NULL), 1);
+	return (long)done.res;
+}
+
+static void the_kernels_aio(void **state)
+{
+	FILE *file = tmpfile();
+	aio_context_t context = 0;
+
+	assert_non_null(file);
+	if (is_inline()) {
+		assert_int_equal(syscall(SYS_io_setup, 4L, &context), -1);
+		assert_int_equal(errno, ENOSYS);
+		fclose(file);
+		return;
+	}
+	assert_int_equal(syscall(SYS_io_setup, 4L, &context), 0);
+	test_fill(far_memory, BIG, 3);
+	assert_int_equal(transfer(context, fileno(file), IOCB_CMD_PWRITE), BIG);
+	test_fill(far_memory, BIG, 4);
+	assert_int_equal(transfer(context, fileno(file), IOCB_CMD_PREAD), BIG);
+	assert_true(test_is_filled(far_memory, BIG, 3));
+	assert_int_equal(syscall(SYS_io_destroy, context), 0);
+	fclose(file);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(advice_is_refused),       cmocka_unit_test(all_else_goes_on),
 	    cmocka_unit_test(its_own_restrictions),    cmocka_unit_test(mistakes_are_the_kernels),
-	    cmocka_unit_test(registered_memory_stays),
+	    cmocka_unit_test(registered_memory_stays), cmocka_unit_test(the_kernels_aio),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
