@@ -63,6 +63,12 @@ static long open_by_number(long number, long a, long b, long c, long d)
 	return fd;
 }
 
+/* NULL is an error here; the C library's function accepts it. */
+static long set_limit(int kind, const struct rlimit *limit)
+{
+	return limit ? setrlimit((__rlimit_resource_t)kind, limit) : fp_shim_return_long(-EFAULT);
+}
+
 /* Called by syscall(2), with its arguments, for the numbers below. */
 __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -139,9 +145,7 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return sigaltstack((const stack_t *)a, (stack_t *)b);
 #if defined(__x86_64__)
 	case SYS_setrlimit:
-		/* NULL is an error here; the C library's function accepts it */
-		return b ? setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b)
-		         : fp_shim_return_long(-EFAULT);
+		return set_limit((int)a, (const struct rlimit *)b);
 	case SYS_prlimit64:
 		return prlimit((pid_t)a, (__rlimit_resource_t)b, (const struct rlimit *)c,
 		               (struct rlimit *)d);
