@@ -11,6 +11,7 @@
 #include "auth.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "holding.h"
 #include "request.h"
 #include "units.h"
 #include "node_server.h"
@@ -29,9 +30,9 @@ struct places {
 };
 
 /*
- * Each connection takes a descriptor, so their limit may be lower than max. Sessions have the same
- * limit, because every session may be resumed, and a RESUME gets a connection without a check of
- * the limit. -EUSERS: no place is left for the client.
+ * Each connection takes a descriptor and memory, so their limit may be lower than max. Sessions
+ * have the same limit, because every session may be resumed, and a RESUME gets a connection without
+ * a check of the limit. -EUSERS: no place is left for the client.
  */
 static int check_places(struct fp_conn *conn, const struct fp_client *client, const struct places *places)
 {
@@ -43,6 +44,9 @@ static int check_places(struct fp_conn *conn, const struct fp_client *client, co
 		refusal.limit = server->max_fds;
 		refusal.by_files = true;
 	}
+	if (places->n >= fp_holding_places(server) ||
+	    places->n_client >= fp_client_share(client, fp_holding_places(server)))
+		return refuse(conn, -EUSERS, (struct fp_refusal){.cause = FP_REFUSAL_HOST_MEMORY});
 	if (places->n >= refusal.limit)
 		return refuse(conn, -EUSERS, refusal);
 	share = fp_client_share(client, refusal.limit);

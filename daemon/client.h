@@ -50,6 +50,8 @@ struct fp_client {
 	 * the shard. Above FP_CLIENT_HELD_BYTES each of them holds one answer only.
 	 */
 	uint64_t held_bytes[1 + FP_MAX_SHARDS];
+	/* With it, answers that its peers have not received yet: see holding.h. */
+	uint64_t kept_bytes[1 + FP_MAX_SHARDS];
 	/* Places in the lease tables of sessions that have adopted: see struct fp_adoption. */
 	uint64_t adopted_places;
 	/* Turns of its connections in each loop. The index is that of the shard. */
@@ -72,6 +74,9 @@ struct fp_clients {
 	unsigned n_conns, n_operators; /* of all clients */
 	/* Descriptors that are open, or will be, for answers that have not been sent yet. */
 	unsigned n_waiting_fds;
+	uint64_t kept_bytes[1 + FP_MAX_SHARDS]; /* of all clients */
+	/* How much they may keep in each loop, beside what belongs to a place. 0: any amount. */
+	uint64_t max_kept_bytes;
 	bool alone; /* the node has only one user, who may use all of it */
 };
 

@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "handshake.h"
+#include "holding.h"
 #include "listen.h"
 #include "log.h"
 #include "request.h"
@@ -51,50 +52,6 @@ static bool wants_input(const struct fp_conn *conn)
 }
 
 /*
- * True if all connections of the client together hold too much. Then each goes on with one answer
- * at a time, and receives no more than it needs for that.
- */
-static bool is_scanty(const struct fp_conn *conn)
-{
-	return conn->client && conn->client->held_bytes[conn->shard->idx] >= FP_CLIENT_HELD_BYTES;
-}
-
-static void count_fds(struct fp_conn *conn, unsigned n)
-{
-	conn->client->n_waiting_fds += n - conn->n_waiting_fds;
-	conn->client->clients->n_waiting_fds += n - conn->n_waiting_fds;
-	conn->n_waiting_fds = n;
-}
-
-void fp_conn_unhold(struct fp_conn *conn)
-{
-	if (conn->client) {
-		conn->client->held_bytes[conn->shard->idx] -= conn->held_bytes;
-		if (conn->n_waiting_fds) /* only the main loop passes descriptors */
-			count_fds(conn, 0);
-	}
-	conn->held_bytes = 0;
-	conn->n_waiting_fds = 0;
-}
-
-static void hold(struct fp_conn *conn)
-{
-	unsigned n_fds;
-
-	fp_conn_unhold(conn);
-	if (!conn->client)
-		return;
-	conn->held_bytes = conn->outbox.held_bytes + conn->stash_bytes;
-	conn->client->held_bytes[conn->shard->idx] += conn->held_bytes;
-	/* they wait after BYE, too. A lease that is being made counts if its answer must wait */
-	n_fds = conn->outbox.n_fds;
-	if (conn->session && conn->session->memfd && conn->outbox.n)
-		n_fds += conn->leasing;
-	if (n_fds)
-		count_fds(conn, n_fds);
-}
-
-/*
  * True if input has to wait: too many requests are unanswered, their answers hold too much memory,
  * or a lease is being made.
  */
@@ -105,7 +62,7 @@ static bool is_paused(const struct fp_conn *conn)
 	if (conn->hello.purpose != FP_WIRE_LINK && limit > CONTROL_REQUESTS)
 		limit = CONTROL_REQUESTS;
 	return conn->leasing || conn->outbox.n >= limit ||
-	       conn->outbox.held_bytes >= (is_scanty(conn) ? 1 : HELD_BYTES);
+	       conn->outbox.held_bytes >= (fp_holding_is_scanty(conn) ? 1 : HELD_BYTES);
 }
 
 /*
@@ -252,7 +209,7 @@ static void start_recv(struct fp_conn *conn)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->shard->loop);
 
-	if (is_scanty(conn))
+	if (fp_holding_is_scanty(conn))
 		conn->recv_bytes = FP_MIN(conn->recv_bytes, SCANTY_BYTES);
 	io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
 	sqe->flags |= IOSQE_BUFFER_SELECT;
@@ -332,6 +289,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 		                        "no descriptor can be passed to it, as processes of this user have "
 		                        "too many on their way (LimitNOFILE=)");
 	if (res >= 0) {
+		fp_holding_sent(conn, (size_t)res);
 		fp_outbox_advance(&conn->outbox, (size_t)res);
 		if (conn->state == FP_CONN_CLOSING)
 			conn->since_ns = fp_clock_ns(); /* a slow reader is none that reads nothing */
@@ -361,6 +319,7 @@ static void start_send(struct fp_conn *conn)
 	unsigned max = make_iov(conn);
 	int fd;
 
+	fp_holding_fit_socket(conn);
 	conn->msg = (struct msghdr){.msg_iov = conn->iov};
 	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, max, FP_TURN_BYTES, &fd);
 	conn->passing = fd >= 0;
@@ -510,6 +469,7 @@ void fp_conn_free(struct fp_conn *conn)
 	fp_admission_end_trust(conn);
 	fp_conn_give(conn, NULL, FP_CONN_PLACE_NONE);
 	LIST_REMOVE(conn, in_server);
+	fp_holding_end(conn);
 	close(conn->fd);
 	drop_stash(conn);
 	fp_cm_server_link_close(conn->cm_link);
@@ -526,13 +486,13 @@ static bool is_finished(const struct fp_conn *conn)
 }
 
 /*
- * True if the connection must stay for now, because descriptors are in flight. They count against
- * our user's limit until the peer receives them or closes. Meanwhile the connection gives back
- * everything else. A stopping node does not wait.
+ * True if the connection must stay for now, because descriptors or answers are in flight. The
+ * kernel counts them as ours until the peer receives them or closes. Meanwhile the connection keeps
+ * its place, and gives back everything else. A stopping node does not wait.
  */
 static bool lingers(struct fp_conn *conn)
 {
-	if (!owes_fds(conn) || conn->server->stopping)
+	if (conn->server->stopping || (!owes_fds(conn) && !fp_holding_outlives(conn)))
 		return false;
 	fp_conn_kill(conn);
 	fp_request_write_abandon(conn);
@@ -623,7 +583,7 @@ static void move(struct fp_conn *conn)
 	if (conn->sending)
 		return;
 	fp_turn_leave(&conn->shard->turns, &conn->turn);
-	fp_conn_unhold(conn);
+	fp_holding_drop(conn);
 	fp_shards_move(&conn->server->shards, conn);
 }
 
@@ -634,7 +594,7 @@ void fp_conn_settle(struct fp_conn *conn)
 		return;
 	}
 	settle_input(conn);
-	hold(conn);
+	fp_holding_count(conn);
 	settle_recv(conn);
 	settle_send(conn);
 	if (is_finished(conn) && may_end(conn) && !lingers(conn))
@@ -669,6 +629,7 @@ void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 {
 	bool late = now_ns - conn->since_ns > conn->server->config->limits.handshake_timeout_ns;
 
+	fp_holding_look(conn);
 	if (conn->state == FP_CONN_KILLED) {
 		if (!conn->turn.client) /* it lingers */
 			fp_turn_wait(&conn->shard->turns, &conn->turn, &conn->shard->nobody);

@@ -100,8 +100,11 @@ struct fp_conn {
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
 	/* What its client's counts have of this connection. */
-	size_t held_bytes;
+	size_t held_bytes, kept_bytes;
 	unsigned n_waiting_fds;
+	/* Bytes in the socket that the peer may not have received yet: see holding.h. */
+	size_t queued_bytes, unlooked_bytes;
+	bool is_narrow; /* its socket's buffers are small */
 	/* Descriptors sent to the peer that, as far as we know, it has not received. */
 	unsigned fds_out;
 	bool passing; /* the send under way carries a descriptor */
@@ -168,8 +171,6 @@ void fp_conn_cut(struct fp_conn *conn);
  * `bytes`.
  */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
-/* What it holds no longer counts for its client. The next fp_conn_settle counts it again. */
-void fp_conn_unhold(struct fp_conn *conn);
 /*
  * Does what is due for the connection: sends, goes on to receive, or ends it. Call it last after
  * any change of conn, because it may free conn.

@@ -23,6 +23,10 @@
 #define OWN_BYTES  (16ull << 20)
 #define OWN_DIVIDE 256
 
+/* What is kept back for clients: see fp_hostmem_kept_back. */
+#define CLIENTS_DIVIDE 16
+#define CLIENTS_BYTES  (1ull << 30)
+
 #define NO_LIMIT (1ull << 62) /* without a limit, cgroup v1 says a little less than INT64_MAX */
 
 /* Differences between cgroup versions. The statistics include child groups. */
@@ -64,6 +68,7 @@ static void look_at_group(const struct version *v, const char *dir, struct fp_ho
 
 	if (limit >= NO_LIMIT)
 		return;
+	host->total_bytes = FP_MIN(host->total_bytes, limit);
 	usage = read_number(dir, v->usage, "", 0);
 	cache =
 	    read_number(dir, "memory.stat", v->inactive, 0) + read_number(dir, "memory.stat", v->active, 0);
@@ -98,13 +103,22 @@ static void look_at_groups(const char *root, const struct version *v, struct fp_
 	}
 }
 
+uint64_t fp_hostmem_kept_back(const struct fp_hostmem *host)
+{
+	return FP_MIN(host->total_bytes / CLIENTS_DIVIDE, CLIENTS_BYTES);
+}
+
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host)
 {
-	struct fp_hostmem host = {.available_bytes = UINT64_MAX, .bound = "nothing"};
+	struct fp_hostmem host = {
+	    .available_bytes = UINT64_MAX, .total_bytes = UINT64_MAX, .bound = "nothing"};
 	char proc[PATH_MAX], size[16];
 	uint64_t kib;
 
 	snprintf(proc, sizeof(proc), "%s/proc", root);
+	kib = read_number(proc, "meminfo", "MemTotal:", UINT64_MAX);
+	if (kib != UINT64_MAX)
+		host.total_bytes = kib << 10;
 	kib = read_number(proc, "meminfo", "MemAvailable:", UINT64_MAX);
 	if (kib != UINT64_MAX) {
 		host.available_bytes = (kib + read_number(proc, "meminfo", "SwapFree:", 0)) << 10;
@@ -114,7 +128,7 @@ void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host)
 	for (unsigned i = 0; i < FP_ARRAY_LEN(versions); i++)
 		look_at_groups(root, &versions[i], &host);
 	if (host.available_bytes != UINT64_MAX) {
-		host.available_bytes -= FP_MIN(host.available_bytes, OWN_BYTES);
+		host.available_bytes -= FP_MIN(host.available_bytes, OWN_BYTES + fp_hostmem_kept_back(&host));
 		host.available_bytes -= host.available_bytes / OWN_DIVIDE;
 	}
 	*ret_host = host;

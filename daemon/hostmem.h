@@ -10,8 +10,15 @@
 
 struct fp_hostmem {
 	uint64_t available_bytes; /* UINT64_MAX: no bound is known */
+	uint64_t total_bytes;     /* with what is in use now; UINT64_MAX: unknown */
 	char bound[256];          /* names the file that sets the bound, and the bytes that it allows */
 };
+
+/*
+ * Returns how much of available_bytes is kept back for what clients make the node keep: sessions,
+ * input and answers. It is a sixteenth of total_bytes, and 1 GiB at most. holding.h divides it.
+ */
+uint64_t fp_hostmem_kept_back(const struct fp_hostmem *host);
 
 /*
  * Reads the bound from /proc and from the cgroups mounted at /sys/fs/cgroup. Both lie below root,

@@ -16,6 +16,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "holding.h"
 #include "log_throttle.h"
 #include "node_listeners.h"
 #include "notify.h"
@@ -629,6 +630,7 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	TAILQ_INIT(&server.strangers.list);
 	server.clients.alone = options->private_node;
 	raise_descriptor_limit(&server);
+	fp_holding_init(&server);
 	r = open_signals(&server);
 	fp_log_throttle_start();
 	if (r == 0)

@@ -55,6 +55,8 @@ struct fp_node_server {
 	unsigned n_conns;
 	struct fp_strangers strangers;
 	unsigned max_fds; /* limit of connections: a quarter of RLIMIT_NOFILE */
+	/* Memory that is kept back from grants for clients: see holding.h. 0: no bound is known. */
+	uint64_t keeping_bytes;
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_refusal_counts refusals;

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "cleanup.h"
+#include "holding.h"
 #include "node_server.h"
 
 #define MIN_STRANGERS 8u
@@ -15,7 +16,8 @@
 
 unsigned fp_strangers_max(const struct fp_node_server *server)
 {
-	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds / 2);
+	uint64_t max = FP_MIN(server->config->limits.max_connections, fp_holding_places(server));
+	uint64_t quarter = FP_MIN(max / 4, server->max_fds / 2);
 
 	return (unsigned)FP_MIN(FP_MAX(quarter, MIN_STRANGERS), MAX_STRANGERS);
 }
@@ -90,7 +92,7 @@ void fp_conn_give(struct fp_conn *conn, struct fp_client *client, enum fp_conn_p
 
 	if (is_stranger(conn))
 		TAILQ_REMOVE(&conn->server->strangers.list, conn, stranger);
-	fp_conn_unhold(conn);
+	fp_holding_drop(conn);
 	if (client)
 		count(fp_client_ref(client), place, 1);
 	if (before) {

@@ -9,7 +9,8 @@ import signal
 import struct
 import time
 
-from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, PING, RELEASE, Farpaged, NodeCase, Refused, frame, main
+from farpaged import (BUSY, FULL, LEASE, MEMFD, NOT_PERMITTED, OPERATOR, PING, RELEASE, STATUS, Farpaged, NodeCase, Refused, frame,
+                      main)
 from memcgroup import MemoryCgroup, find_parent
 
 MIB = 1 << 20
@@ -327,6 +328,48 @@ class Limited(Case):
             self.assertIsNone(node.process.poll(), "the node was killed")
             session.close()
             node.session().await_status(lambda status: status["pools"][0]["used_bytes"] == 0)
+
+    def fill(self, node):
+        """Leases all that the node grants, and writes to all of it."""
+        session = node.session(node.urls[0])
+        link = session.link()
+        with contextlib.suppress(Refused):
+            while True:
+                lease_id = session.lease(MIB)[0]
+                for offset in range(0, MIB, 1 << 16):
+                    link.write([(lease_id, 1 << 16, offset)], b"w" * (1 << 16))
+        return session
+
+    def crowd(self, node, url, request):
+        """Opens sessions until the node refuses one. Each sends requests, and reads no answer."""
+        sessions = []
+        with self.assertRaises(Refused) as refused:
+            while True:
+                sessions.append(node.session(url))
+                sessions[-1].sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while request:
+                        sessions[-1].sock.send(request)
+        self.assertEqual((refused.exception.status, refused.exception.refusal[0]), (BUSY, "host_memory"))
+        return sessions
+
+    def test_clients_that_come_when_all_is_lent(self):
+        """What they make the node keep has been kept back: sessions, their input, and answers that
+        they do not read, in the node and in its sockets."""
+        for request in frame(PING, bytes(4096)) * 16, frame(STATUS) * 64:
+            node = self.start(config("4G", limits="grace: 0s"), preexec=self.cgroup.enter)
+            lender = self.fill(node)
+            sessions = [self.crowd(node, url, request) for url in node.urls]
+            self.assertIsNone(node.process.poll(), "the node was killed")
+            self.assertGreater(sum(map(len, sessions)), 128)
+            self.assertLess(lender.status()["pools"][0]["free_bytes"], 64 * MIB)
+            node.session(node.urls[1], features=OPERATOR).close()
+            for session in sum(sessions, []):
+                session.sock.close()
+            lender.await_status(lambda status: len(status["sessions"]) == 1)
+            node.session(node.urls[1]).close()
+            node.process.kill()
+            node.wait()
 
     def test_restarted_under_its_clients(self):
         """Whoever still maps what a node before has lent keeps it. This one does not lend it

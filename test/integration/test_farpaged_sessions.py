@@ -449,7 +449,9 @@ class Status(Case):
             session.close()
 
     def test_nobody_stays_after_bye(self):
-        """Neither who closes nothing, nor who says that it sends no more and reads nothing."""
+        """Who closes nothing has to go. Who says that it sends no more and reads nothing keeps no
+        session. It keeps its place as long as answers to it are in the kernel: they are the node's
+        memory."""
         node = self.start(BOTH + "limits: { handshake_timeout: 200ms }\n")
         idle = node.session(node.urls[1])
         idle.ask(BYE)
@@ -463,9 +465,11 @@ class Status(Case):
             unread = now
         deaf.send(frame(PING, bytes(4096)) * 15 + frame(BYE))  # more than fits, less than makes the node wait
         deaf.sock.shutdown(socket.SHUT_WR)
-        node.session().await_status(lambda status: status["connections"] == 1)
-        idle.close()
+        asker = node.session()
+        asker.await_status(lambda status: status["connections"] == 2 and len(status["sessions"]) == 1)
         deaf.close()
+        asker.await_status(lambda status: status["connections"] == 1)
+        idle.close()
 
     def test_as_many_pools_as_there_may_be(self):
         """With the longest names, and more clients and sessions than fit: the lists share the

@@ -59,10 +59,13 @@ static void put(const char *path, const char *text)
 	fputs(text, f);
 }
 
-/* The bytes that the node may offer. The memory that it needs for itself is subtracted. */
-static uint64_t offered(uint64_t bytes)
+/*
+ * The bytes that the node may offer: without those that it needs for itself, and a sixteenth of all
+ * for its clients.
+ */
+static uint64_t offered(uint64_t bytes, uint64_t total_bytes)
 {
-	bytes -= 16 * MIB;
+	bytes -= 16 * MIB + total_bytes / 16;
 	return bytes - bytes / 256;
 }
 
@@ -91,7 +94,7 @@ static void test_nothing_is_known(void **state)
 static void test_machine(void **state)
 {
 	put_machine();
-	expect(offered(1056 * MIB), "/proc/meminfo");
+	expect(offered(1056 * MIB, 2048 * MIB), "/proc/meminfo");
 }
 
 static void test_v1(void **state)
@@ -101,16 +104,16 @@ static void test_v1(void **state)
 	put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "9999999999\n");
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
-	expect(offered(1056 * MIB), "/proc/meminfo");
+	expect(offered(1056 * MIB, 2048 * MIB), "/proc/meminfo");
 	/* the parent group has a limit; its usage includes page cache */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "268435456\n");
 	put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "134217728\n");
 	put("sys/fs/cgroup/memory/a/memory.stat", STAT_V1);
-	expect(offered(134 * MIB), "memory/a/memory.limit_in_bytes is 256.0 MiB");
+	expect(offered(134 * MIB, 256 * MIB), "memory/a/memory.limit_in_bytes is 256.0 MiB");
 	/* the limit of the group itself leaves less */
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "67108864\n");
 	put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
-	expect(offered(63 * MIB), "memory/a/b/memory.limit_in_bytes is 64.0 MiB");
+	expect(offered(63 * MIB, 64 * MIB), "memory/a/b/memory.limit_in_bytes is 64.0 MiB");
 	/* the limit is below the present usage */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4194304\n");
 	expect(0, "memory/a/memory.limit_in_bytes");
@@ -122,13 +125,13 @@ static void test_v2(void **state)
 	put("proc/self/cgroup", "0::/system.slice/farpaged.service\n");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.max", "max\n");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.current", "1048576\n");
-	expect(offered(1056 * MIB), "/proc/meminfo");
+	expect(offered(1056 * MIB, 2048 * MIB), "/proc/meminfo");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.max", "268435456\n");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.stat", STAT_V2);
-	expect(offered(256 * MIB), "farpaged.service/memory.max is 256.0 MiB");
+	expect(offered(256 * MIB, 256 * MIB), "farpaged.service/memory.max is 256.0 MiB");
 	put("sys/fs/cgroup/system.slice/memory.max", "134217728\n");
 	put("sys/fs/cgroup/system.slice/memory.current", "67108864\n");
-	expect(offered(64 * MIB), "system.slice/memory.max is 128.0 MiB");
+	expect(offered(64 * MIB, 128 * MIB), "system.slice/memory.max is 128.0 MiB");
 }
 
 /* A container may see its own group at the top of the mount, under any path. */
@@ -138,11 +141,11 @@ static void test_container(void **state)
 	put("sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n");
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffee\n");
-	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
+	expect(offered(128 * MIB, 128 * MIB), "memory/memory.limit_in_bytes");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffee/sub\n");
-	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
+	expect(offered(128 * MIB, 128 * MIB), "memory/memory.limit_in_bytes");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffeeee\n");
-	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
+	expect(offered(128 * MIB, 128 * MIB), "memory/memory.limit_in_bytes");
 }
 
 static void test_this_machine(void **state)

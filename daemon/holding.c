@@ -1,0 +1,164 @@
+/*
+ * What clients make the node keep. Room: daemon; see holding.h.
+ */
+#include "holding.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "cleanup.h"
+#include "conn.h"
+#include "node_server.h"
+
+#define LOOK_BYTES 16384u /* sent since the last look, counted as unread without a look */
+#define SEND_BYTES 1024u  /* the kernel's memory for one send, beside the bytes */
+/* The kernel doubles both. Large is what net.core.wmem_max usually allows. */
+#define NARROW_BYTES 4096
+#define WIDE_BYTES   212992
+
+void fp_holding_init(struct fp_node_server *server)
+{
+	uint64_t n_loops = server->config->shards > 1 ? 1 + server->config->shards : 1;
+	struct fp_hostmem host;
+
+	fp_hostmem_read("", &host);
+	if (server->options.private_node || host.total_bytes == UINT64_MAX)
+		return;
+	server->keeping_bytes = fp_hostmem_kept_back(&host);
+	server->clients.max_kept_bytes = FP_MAX(server->keeping_bytes / 4 / n_loops, 1);
+}
+
+uint64_t fp_holding_places(const struct fp_node_server *server)
+{
+	/* of five places, one is a stranger's */
+	uint64_t bytes = server->keeping_bytes / 4 * 3 / 5 * 4;
+
+	return server->keeping_bytes ? FP_MAX(bytes / FP_HOLDING_PLACE_BYTES, 1) : UINT64_MAX;
+}
+
+static void count_fds(struct fp_conn *conn, unsigned n)
+{
+	conn->client->n_waiting_fds += n - conn->n_waiting_fds;
+	conn->client->clients->n_waiting_fds += n - conn->n_waiting_fds;
+	conn->n_waiting_fds = n;
+}
+
+static void count_bytes(struct fp_conn *conn, size_t held_bytes, size_t kept_bytes)
+{
+	unsigned idx = conn->shard->idx;
+
+	conn->client->held_bytes[idx] += held_bytes - conn->held_bytes;
+	conn->client->kept_bytes[idx] += kept_bytes - conn->kept_bytes;
+	conn->client->clients->kept_bytes[idx] += kept_bytes - conn->kept_bytes;
+	conn->held_bytes = held_bytes;
+	conn->kept_bytes = kept_bytes;
+}
+
+void fp_holding_drop(struct fp_conn *conn)
+{
+	if (!conn->client)
+		return;
+	count_bytes(conn, 0, 0);
+	if (conn->n_waiting_fds) /* only the main loop passes descriptors */
+		count_fds(conn, 0);
+}
+
+/*
+ * A receive under way counts with what it may bring, if that is more than a place has room for. A
+ * small socket buffer is part of the place.
+ */
+static size_t kept_bytes(const struct fp_conn *conn)
+{
+	size_t sum = conn->outbox.held_bytes + conn->stash_bytes;
+
+	if (conn->receiving && conn->recv_bytes == FP_LOOP_BUF_BYTES)
+		sum += conn->recv_bytes;
+	return conn->is_narrow ? sum : sum + conn->queued_bytes + conn->unlooked_bytes;
+}
+
+void fp_holding_count(struct fp_conn *conn)
+{
+	unsigned n_fds;
+
+	if (!conn->client)
+		return;
+	count_bytes(conn, conn->outbox.held_bytes + conn->stash_bytes, kept_bytes(conn));
+	/* they wait after BYE, too. A lease that is being made counts if its answer must wait */
+	n_fds = conn->outbox.n_fds;
+	if (conn->session && conn->session->memfd && conn->outbox.n)
+		n_fds += conn->leasing;
+	if (n_fds || conn->n_waiting_fds)
+		count_fds(conn, n_fds);
+}
+
+bool fp_holding_is_scanty(const struct fp_conn *conn)
+{
+	const struct fp_client *client = conn->client;
+	unsigned idx = conn->shard->idx;
+	uint64_t max;
+
+	if (!client)
+		return false;
+	max = client->clients->max_kept_bytes;
+	return client->held_bytes[idx] >= FP_CLIENT_HELD_BYTES ||
+	       (max && (client->kept_bytes[idx] >= fp_client_share(client, max) ||
+	                client->clients->kept_bytes[idx] >= max));
+}
+
+static size_t unread_bytes(const struct fp_conn *conn)
+{
+	int bytes = 0;
+
+	if (ioctl(conn->fd, SIOCOUTQ, &bytes) < 0)
+		return 0;
+	/* of a UNIX socket it is memory; of tcp, bytes that take up to twice as much */
+	return (size_t)bytes * (conn->is_unix ? 1 : 2);
+}
+
+void fp_holding_look(struct fp_conn *conn)
+{
+	if (!conn->queued_bytes && !conn->unlooked_bytes)
+		return;
+	conn->queued_bytes = unread_bytes(conn);
+	conn->unlooked_bytes = 0;
+	fp_holding_count(conn);
+}
+
+/* A look takes a third of a microsecond, so not every send makes one. */
+void fp_holding_sent(struct fp_conn *conn, size_t bytes)
+{
+	conn->unlooked_bytes += bytes + SEND_BYTES;
+	if (conn->unlooked_bytes > LOOK_BYTES)
+		fp_holding_look(conn);
+}
+
+/* The kernel's own tuning ends at the first call. */
+void fp_holding_fit_socket(struct fp_conn *conn)
+{
+	bool narrow = fp_holding_is_scanty(conn);
+	int bytes = narrow ? NARROW_BYTES : WIDE_BYTES;
+
+	if (conn->is_narrow == narrow)
+		return;
+	fp_holding_look(conn);
+	if (conn->queued_bytes > 4 * NARROW_BYTES) /* it counts as what it is */
+		narrow = false;
+	(void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+	if (!conn->is_unix)
+		(void)setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+	conn->is_narrow = narrow;
+}
+
+bool fp_holding_outlives(struct fp_conn *conn)
+{
+	return conn->is_unix && conn->client && conn->client->clients->max_kept_bytes && unread_bytes(conn);
+}
+
+void fp_holding_end(struct fp_conn *conn)
+{
+	const struct linger at_once = {.l_onoff = 1};
+
+	if (!conn->is_unix && unread_bytes(conn))
+		(void)setsockopt(conn->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
