@@ -5,11 +5,13 @@
 #include <linux/kvm.h>
 #include <linux/nsfs.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "call_args.h"
 #include "calls.h"
@@ -119,6 +121,26 @@ FP_INTERPOSE int ioctl(int fd, unsigned long request, ...)
 	if (is_guest_memory(request) && is_guest_refused(arg))
 		return -1;
 	return fp_call_ioctl(fd, request, arg);
+}
+
+FP_INNER_CALL(timer_create);
+
+/*
+ * The C library runs the callback of SIGEV_THREAD in a thread of its own, with all signals blocked.
+ * In fault mode inline, that thread could not touch far memory.
+ */
+FP_INTERPOSE int timer_create(clockid_t clock, struct sigevent *event, timer_t *ret_timer)
+{
+	static atomic_bool said;
+	struct sigevent copy;
+
+	if (!fp_calls_hold() || !event || fp_call_args_fetch(&copy, event, sizeof(copy)) < 0 ||
+	    copy.sigev_notify != SIGEV_THREAD)
+		return fp_call_timer_create(clock, event, ret_timer);
+	fp_shim_say_once(&said, "timer_create with SIGEV_THREAD was refused: its callback could not use far "
+	                        "memory in this fault mode. Use fault mode thread, a signal or a timerfd");
+	errno = ENOSYS;
+	return -1;
 }
 
 /* ---- the process ---- */

@@ -29,7 +29,9 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 
+#include "callslong.h"
 #include "callsteps.h"
 #include "underpreload.h"
 
@@ -41,17 +43,15 @@
 #endif
 
 #define PAGE     STEP_PAGE
-#define BIG      (5u << 20) /* more than the shim copies */
 #define PRESSURE (4 * TEST_LOCAL_BYTES)
 #define GAP      ((size_t)128 * PAGE)
 
-static char *far_areas, *pressure, *big_far, *big_local;
-static char folder[64];
+char *test_big_far, *test_big_local, test_folder[64];
+static char *far_areas, *pressure;
 
 /* ---- paging out ---- */
 
-/* Touches other far memory until none of the earlier pages is local. */
-static void evict(void)
+void test_evict_all(void)
 {
 	for (int round = 0; round < 2; round++)
 		for (size_t i = 0; i < PRESSURE; i += PAGE)
@@ -79,12 +79,12 @@ void test_evict(const char *start, size_t len)
 	 */
 	assert_int_equal(write(null, start, 1), 1);
 	close(null);
-	evict();
+	test_evict_all();
 	for (size_t i = 0; i < len; i += PAGE)
 		for (int tries = 0; is_present(start + i); tries++) {
 			if (tries >= 50)
 				fail_msg("%p of %p stays", (const void *)(start + i), (const void *)start);
-			evict();
+			test_evict_all();
 		}
 }
 
@@ -93,269 +93,25 @@ static void steps(void **state)
 	test_call_steps(far_areas);
 }
 
-/* True if the kernel does not fault on far memory, so that calls must pin it. */
-static bool is_pinning(void)
+bool test_is_pinning(void)
 {
 	const char *mode = getenv("FARPAGE_FAULT_MODE");
 
 	return (mode && strcmp(mode, "inline") == 0) || getenv("FP_TEST_USER_ONLY");
 }
 
-/* True if a call was refused with this errno. A call may be refused only where calls pin. */
-static bool is_refused(long result, int error)
+bool test_is_refused(long result, int error)
 {
-	if (!is_pinning() || result >= 0)
+	if (!test_is_pinning() || result >= 0)
 		return false;
 	assert_int_equal(errno, error);
 	return true;
 }
 
-/* ---- more bytes than can be resident ---- */
-
-static void assert_file(const char *name, const char *bytes, size_t len)
-{
-	int fd = open(name, O_RDONLY);
-
-	assert_int_equal(pread(fd, big_local, len, 0), len);
-	assert_memory_equal(big_local, bytes, len);
-	close(fd);
-}
-
-static void long_files(void **state)
-{
-	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
-
-	test_fill(big_far, BIG, 5);
-	assert_int_equal(write(fd, big_far, BIG), BIG);
-	assert_file("long", big_far, BIG);
-	memset(big_far, 1, BIG);
-	assert_int_equal(pread(fd, big_far, BIG, 0), BIG);
-	assert_true(test_is_filled(big_far, BIG, 5));
-	memset(big_far, 1, BIG);
-	assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
-	assert_int_equal(read(fd, big_far, BIG + 0), BIG);
-	assert_true(test_is_filled(big_far, BIG, 5));
-	assert_int_equal(read(fd, big_far, BIG), 0);
-	close(fd);
-}
-
-static void long_vectors(void **state)
-{
-	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
-	struct iovec iov[4];
-
-	for (unsigned i = 0; i < 4; i++)
-		iov[i] = (struct iovec){.iov_base = big_far + i * (BIG / 4), .iov_len = BIG / 4};
-	test_fill(big_far, BIG, 6);
-	assert_int_equal(writev(fd, iov, 4), BIG);
-	assert_file("long", big_far, BIG);
-	memset(big_far, 1, BIG);
-	assert_int_equal(preadv(fd, iov, 4, 0), BIG);
-	assert_true(test_is_filled(big_far, BIG, 6));
-	close(fd);
-}
-
-static void long_streams(void **state)
-{
-	FILE *f = fopen("long", "w+");
-
-	test_fill(big_far, BIG, 7);
-	assert_int_equal(fwrite(big_far, 16, BIG / 16, f), BIG / 16);
-	fflush(f);
-	assert_file("long", big_far, BIG);
-	memset(big_far, 1, BIG);
-	rewind(f);
-	assert_int_equal(fread(big_far, 1024, BIG / 1024, f), BIG / 1024);
-	assert_true(test_is_filled(big_far, BIG, 7));
-	rewind(f);
-	memset(big_far, 'x', 100000);
-	big_far[100000] = 0;
-	evict();
-	assert_int_equal(fprintf(f, "%s!", big_far), 100001);
-	assert_int_equal(fputs(big_far, f) >= 0, 1);
-	fflush(f);
-	assert_int_equal(fseek(f, 99999, SEEK_SET), 0);
-	assert_int_equal(fgetc(f), 'x');
-	assert_int_equal(fgetc(f), '!');
-	fclose(f);
-}
-
-/* A text that can't be resident as a whole, to a descriptor. */
-static void long_text(void **state)
-{
-	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
-
-	memset(big_far, 'x', BIG - 1);
-	big_far[BIG - 1] = 0;
-	assert_int_equal(dprintf(fd, "%s!", big_far), BIG);
-	assert_int_equal(lseek(fd, 0, SEEK_END), BIG);
-	close(fd);
-}
-
-static void *drain(void *arg)
-{
-	int fd = *(int *)arg;
-	size_t n = 0;
-	ssize_t r;
-
-	while ((r = read(fd, big_local + n, BIG - n)) > 0)
-		n += (size_t)r;
-	return (void *)n;
-}
-
-static void long_pipe(void **state)
-{
-	pthread_t thread;
-	void *drained;
-	int ends[2];
-
-	test_fill(big_far, BIG, 8);
-	assert_int_equal(pipe(ends), 0);
-	assert_int_equal(pthread_create(&thread, NULL, drain, &ends[0]), 0);
-	assert_int_equal(write(ends[1], big_far, BIG), BIG);
-	close(ends[1]);
-	pthread_join(thread, &drained);
-	close(ends[0]);
-	assert_int_equal((size_t)drained, BIG);
-	assert_memory_equal(big_local, big_far, BIG);
-}
-
-/* A datagram can't be cut into pieces. One that is too long to pin goes by way of a copy. */
-static void long_datagram(void **state)
-{
-	int pair[2], size = 1 << 20;
-	size_t len = TEST_LOCAL_BYTES / 2;
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
-	if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0)
-		len = 100000;
-	test_fill(big_far, len, 9);
-	evict();
-	assert_int_equal(send(pair[0], big_far, len, 0), len);
-	assert_int_equal(recv(pair[1], big_far + BIG / 2, BIG / 2, 0), len);
-	test_fill(big_local, len, 9);
-	assert_memory_equal(big_far + BIG / 2, big_local, len);
-	close(pair[0]);
-	close(pair[1]);
-}
-
-/* A vector of more pages than can be pinned is one call: here one datagram, each way. */
-static void whole_vectors(void **state)
-{
-	struct iovec iov[1000];
-	char got[4000];
-	int pair[2];
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
-	test_fill(big_far, BIG, 12);
-	for (size_t i = 0; i < 1000; i++) {
-		iov[i] = (struct iovec){.iov_base = big_far + i * (PAGE - 7), .iov_len = 4};
-		memcpy(big_local + 4 * i, iov[i].iov_base, 4);
-	}
-	evict();
-	assert_int_equal(writev(pair[0], iov, 1000), 4000);
-	assert_int_equal(read(pair[1], got, sizeof(got)), 4000);
-	assert_memory_equal(got, big_local, 4000);
-	memset(big_far, 0, BIG);
-	assert_int_equal(write(pair[0], got, sizeof(got)), 4000);
-	assert_int_equal(readv(pair[1], iov, 1000), 4000);
-	for (size_t i = 0; i < 1000; i++)
-		assert_memory_equal(iov[i].iov_base, got + 4 * i, 4);
-	iov[999].iov_base = (void *)8; /* what the kernel does not reach ends the call, as without a copy */
-	assert_int_equal(writev(pair[0], iov, 1000), -1);
-	assert_int_equal(errno, EFAULT);
-	close(pair[0]);
-	close(pair[1]);
-}
-
-/*
- * Calls with more buffers (iovec, mmsghdr) than can be pinned at once: pins take at most a quarter
- * of the budget.
- */
-static void many_vectors(void **state)
-{
-	struct iovec iov[1000];
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1000};
-	char got[4000];
-	int pair[2], file;
-	size_t n = 1000;
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-	test_fill(big_far, BIG, 10);
-	for (size_t i = 0; i < 1000; i++) {
-		iov[i] = (struct iovec){.iov_base = big_far + i * (PAGE - 7), .iov_len = 4};
-		memcpy(big_local + 4 * i, iov[i].iov_base, 4);
-	}
-	evict();
-	if (is_refused(sendmsg(pair[0], &msg, MSG_DONTWAIT), ENOMEM)) {
-		assert_int_equal(recvmsg(pair[0], &msg, 0), -1);
-		assert_int_equal(errno, ENOMEM);
-		file = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
-		assert_int_equal(writev(file, iov, 1000), 4000);
-		assert_int_equal(pread(file, got, 4000, 0), 4000);
-		assert_memory_equal(got, big_local, 4000);
-		close(file);
-		n = 30;
-	} else {
-		assert_false(is_pinning());
-		assert_int_equal(recv(pair[1], got, 4000, MSG_WAITALL), 4000);
-	}
-	msg.msg_iovlen = n;
-	assert_int_equal(sendmsg(pair[0], &msg, 0), 4 * n);
-	assert_int_equal(recv(pair[1], got, 4 * n, MSG_WAITALL), 4 * n);
-	assert_memory_equal(got, big_local, 4 * n);
-	memset(big_far, 0, BIG);
-	assert_int_equal(writev(pair[1], &(struct iovec){got, 4 * n}, 1), 4 * n);
-	evict();
-	assert_int_equal(recvmsg(pair[0], &msg, MSG_WAITALL), 4 * n);
-	for (size_t i = 0; i < n; i++)
-		assert_memory_equal(iov[i].iov_base, got + 4 * i, 4);
-	close(pair[0]);
-	close(pair[1]);
-}
-
-struct sender {
-	int fd;
-	size_t len;
-};
-
-static void *send_slowly(void *arg)
-{
-	struct sender *s = arg;
-
-	for (size_t sent = 0; sent < s->len; sent += PAGE)
-		send(s->fd, big_local + sent, PAGE, 0);
-	return NULL;
-}
-
-static void long_receive(void **state)
-{
-	struct sender sender = {.len = BIG};
-	pthread_t thread;
-	int pair[2];
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-	sender.fd = pair[0];
-	test_fill(big_local, BIG, 11);
-	assert_int_equal(pthread_create(&thread, NULL, send_slowly, &sender), 0);
-	assert_int_equal(recv(pair[1], big_far, BIG, MSG_WAITALL), BIG);
-	pthread_join(thread, NULL);
-	assert_true(test_is_filled(big_far, BIG, 11));
-	close(pair[0]);
-	close(pair[1]);
-}
-
-/* A call returns the caller's own address, even if the kernel got the address of a copy. */
-static void long_name(void **state)
-{
-	assert_ptr_equal(getcwd(big_far, BIG), big_far);
-	assert_string_equal(big_far, folder);
-}
-
 /* The addresses belong to the child, where the same addresses are not far. */
 static void another_process(void **state)
 {
-	struct iovec to = {big_local, BIG}, from = {big_far, BIG};
+	struct iovec to = {test_big_local, BIG}, from = {test_big_far, BIG};
 	int pair[2];
 	char byte;
 	pid_t pid;
@@ -364,15 +120,16 @@ static void another_process(void **state)
 	pid = fork();
 	close(pair[pid != 0]);
 	if (pid == 0) {
-		mmap(big_far, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-		memset(big_far, 'c', BIG);
+		mmap(test_big_far, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1,
+		     0);
+		memset(test_big_far, 'c', BIG);
 		(void)!write(pair[1], "", 1);
 		_exit((int)read(pair[1], &byte, 1)); /* ends when the parent closes its end */
 	}
-	memset(big_local, 0, BIG);
+	memset(test_big_local, 0, BIG);
 	assert_int_equal(read(pair[0], &byte, 1), 1);
 	assert_int_equal(process_vm_readv(pid, &to, 1, &from, 1, 0), BIG);
-	assert_int_equal(big_local[0] + big_local[BIG - 1], 2 * 'c');
+	assert_int_equal(test_big_local[0] + test_big_local[BIG - 1], 2 * 'c');
 	close(pair[0]);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
@@ -429,7 +186,7 @@ static atomic_bool go_on;
 static void *keep_evicting(void *unused)
 {
 	while (go_on)
-		evict();
+		test_evict_all();
 	return NULL;
 }
 
@@ -490,19 +247,19 @@ static void waits_for_many(void **state)
 	pthread_t thread;
 	long woken;
 
-	memset(big_far, 0, 8 * PAGE);
+	memset(test_big_far, 0, 8 * PAGE);
 	for (unsigned i = 0; i < 8; i++)
-		waiters[i] = (struct waiter){.address = (uintptr_t)big_far + i * PAGE, .flags = 2 | 128};
+		waiters[i] = (struct waiter){.address = (uintptr_t)test_big_far + i * PAGE, .flags = 2 | 128};
 	clock_gettime(CLOCK_MONOTONIC, until);
 	until->tv_sec += 60;
 	go_on = true;
 	test_evict(far_areas, 2 * PAGE);
-	test_evict(big_far, 8 * PAGE);
-	assert_int_equal(pthread_create(&thread, NULL, wake, big_far + 5 * PAGE), 0);
+	test_evict(test_big_far, 8 * PAGE);
+	assert_int_equal(pthread_create(&thread, NULL, wake, test_big_far + 5 * PAGE), 0);
 	woken = syscall(SYS_futex_waitv, waiters, 8, 0, until, CLOCK_MONOTONIC);
 	go_on = false;
 	pthread_join(thread, NULL);
-	if (is_refused(woken, woken < 0 ? ENOSYS : 0))
+	if (test_is_refused(woken, woken < 0 ? ENOSYS : 0))
 		return;
 	if (woken < 0 && errno == ENOSYS)
 		skip();
@@ -516,7 +273,7 @@ static void waits_for_many(void **state)
 static void requeue(void **state)
 {
 	struct waiter *waiters = (void *)(far_areas + PAGE - 20);
-	_Atomic uint32_t *first = (void *)(big_far + 8), *second = (void *)(big_far + PAGE + 8);
+	_Atomic uint32_t *first = (void *)(test_big_far + 8), *second = (void *)(test_big_far + PAGE + 8);
 	long r;
 
 	*first = 7;
@@ -524,9 +281,9 @@ static void requeue(void **state)
 	waiters[0] = (struct waiter){.value = 7, .address = (uintptr_t)first, .flags = 2};
 	waiters[1] = (struct waiter){.value = 8, .address = (uintptr_t)second, .flags = 2};
 	test_evict(far_areas, 2 * PAGE);
-	test_evict(big_far, 2 * PAGE);
+	test_evict(test_big_far, 2 * PAGE);
 	r = syscall(SYS_futex_requeue, waiters, 0, 1, 1);
-	if (is_refused(r, ENOSYS))
+	if (test_is_refused(r, ENOSYS))
 		return;
 	if (r < 0 && errno == ENOSYS)
 		skip();
@@ -537,13 +294,13 @@ static void requeue(void **state)
 static void processor(void **state)
 {
 	static const int asks[] = {0x1021, 0x1022, 0x1024};
-	uint64_t *told = (void *)(big_far + PAGE - 4), here = 0;
+	uint64_t *told = (void *)(test_big_far + PAGE - 4), here = 0;
 
 	for (size_t i = 0; i < sizeof(asks) / sizeof(*asks); i++) {
 		if (syscall(SYS_arch_prctl, asks[i], &here) < 0)
 			skip(); /* the kernel is too old, or the processor has no XSAVE */
 		memset(told, 0, sizeof(*told));
-		test_evict(big_far, 2 * PAGE);
+		test_evict(test_big_far, 2 * PAGE);
 		assert_int_equal(syscall(SYS_arch_prctl, asks[i], told), 0);
 		assert_memory_equal(told, &here, sizeof(here));
 	}
@@ -556,25 +313,26 @@ static void processor(void **state)
 static void filters(void **state)
 {
 	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 3};
-	struct sock_filter *filter = (void *)(big_far + 4 * PAGE), *got = (void *)(big_far + 8 * PAGE);
-	struct sock_fprog *program = (void *)(big_far + PAGE - 8);
-	socklen_t *len = (void *)(big_far + 12 * PAGE);
+	struct sock_filter *filter = (void *)(test_big_far + 4 * PAGE),
+	                   *got = (void *)(test_big_far + 8 * PAGE);
+	struct sock_fprog *program = (void *)(test_big_far + PAGE - 8);
+	socklen_t *len = (void *)(test_big_far + 12 * PAGE);
 	int pair[2];
 	char bytes[8];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
-	memset(big_far, 0, 16 * PAGE);
+	memset(test_big_far, 0, 16 * PAGE);
 	*filter = all;
 	*program = (struct sock_fprog){.len = 1, .filter = filter};
 	*len = 1;
-	test_evict(big_far, 16 * PAGE);
-	if (is_refused(setsockopt(pair[1], SOL_SOCKET, SO_ATTACH_FILTER, program, sizeof(*program)),
-	               EFAULT)) {
+	test_evict(test_big_far, 16 * PAGE);
+	if (test_is_refused(setsockopt(pair[1], SOL_SOCKET, SO_ATTACH_FILTER, program, sizeof(*program)),
+	                    EFAULT)) {
 		(void)*(volatile struct sock_filter *)filter;
 		assert_int_equal(setsockopt(pair[1], SOL_SOCKET, SO_ATTACH_FILTER, program, sizeof(*program)),
 		                 0);
 	}
-	test_evict(big_far, 16 * PAGE);
+	test_evict(test_big_far, 16 * PAGE);
 	assert_int_equal(getsockopt(pair[1], SOL_SOCKET, SO_GET_FILTER, got, len), 0);
 	assert_int_equal(*len, 1);
 	assert_memory_equal(got, &all, sizeof(all));
@@ -601,13 +359,13 @@ static void cancelled(void **state)
 
 	assert_int_equal(pipe(silent), 0);
 	for (int i = 0; i < 20; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, read_for_ever, big_far), 0);
+		assert_int_equal(pthread_create(&thread, NULL, read_for_ever, test_big_far), 0);
 		usleep(i * 100);
 		pthread_cancel(thread);
 		pthread_join(thread, &result);
 		assert_ptr_equal(result, PTHREAD_CANCELED);
 	}
-	test_evict(big_far, 2 * PAGE);
+	test_evict(test_big_far, 2 * PAGE);
 	close(silent[0]);
 	close(silent[1]);
 }
@@ -630,11 +388,11 @@ static void jumped_out(void **state)
 	sigsetjmp(out, 1);
 	if (times++ < 10) {
 		setitimer(ITIMER_REAL, &soon, NULL);
-		read(silent[0], big_far, 2 * PAGE);
+		read(silent[0], test_big_far, 2 * PAGE);
 		fail();
 	}
 	assert_int_equal(write(silent[1], far_areas, 10), 10); /* this replaces the pin that was left */
-	test_evict(big_far, 2 * PAGE);
+	test_evict(test_big_far, 2 * PAGE);
 	close(silent[0]);
 	close(silent[1]);
 }
@@ -651,13 +409,14 @@ static int begin(void **state)
 	 */
 	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pressure += GAP;
-	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	big_local = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-	assert_true(test_is_far(far_areas) && test_is_far(pressure) && test_is_far(big_far) &&
-	            !test_is_far(big_local));
+	test_big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	test_big_local =
+	    mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	assert_true(test_is_far(far_areas) && test_is_far(pressure) && test_is_far(test_big_far) &&
+	            !test_is_far(test_big_local));
 	signal(SIGUSR1, SIG_DFL);
-	strcpy(folder, "/tmp/farpage-calls.XXXXXX");
-	return mkdtemp(folder) ? chdir(folder) : -1;
+	strcpy(test_folder, "/tmp/farpage-calls.XXXXXX");
+	return mkdtemp(test_folder) ? chdir(test_folder) : -1;
 }
 
 static int end(void **state)
@@ -666,22 +425,33 @@ static int end(void **state)
 	unlink("shifted");
 	unlink("stream");
 	unlink("long");
-	return chdir("/") | rmdir(folder);
+	return chdir("/") | rmdir(test_folder);
 }
 
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(steps),        cmocka_unit_test(long_files),
-	    cmocka_unit_test(long_vectors), cmocka_unit_test(long_streams),
-	    cmocka_unit_test(long_pipe),    cmocka_unit_test(long_datagram),
-	    cmocka_unit_test(many_vectors), cmocka_unit_test(whole_vectors),
-	    cmocka_unit_test(long_receive), cmocka_unit_test(long_name),
-	    cmocka_unit_test(threads),      cmocka_unit_test(cancelled),
-	    cmocka_unit_test(jumped_out),   cmocka_unit_test(waits_for_many),
-	    cmocka_unit_test(filters),      cmocka_unit_test(requeue),
-	    cmocka_unit_test(processor),    cmocka_unit_test(another_process),
-	    cmocka_unit_test(long_text),
+	    cmocka_unit_test(steps),
+	    cmocka_unit_test(test_long_files),
+	    cmocka_unit_test(test_long_vectors),
+	    cmocka_unit_test(test_long_streams),
+	    cmocka_unit_test(test_long_pipe),
+	    cmocka_unit_test(test_long_datagram),
+	    cmocka_unit_test(test_many_vectors),
+	    cmocka_unit_test(test_whole_vectors),
+	    cmocka_unit_test(test_from_a_pipe),
+	    cmocka_unit_test(test_callbacks),
+	    cmocka_unit_test(test_long_receive),
+	    cmocka_unit_test(test_long_name),
+	    cmocka_unit_test(threads),
+	    cmocka_unit_test(cancelled),
+	    cmocka_unit_test(jumped_out),
+	    cmocka_unit_test(waits_for_many),
+	    cmocka_unit_test(filters),
+	    cmocka_unit_test(requeue),
+	    cmocka_unit_test(processor),
+	    cmocka_unit_test(another_process),
+	    cmocka_unit_test(test_long_text),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);
