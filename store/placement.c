@@ -9,6 +9,9 @@
 
 #define ASKED_MAX_BYTES (1ull << 46) /* a lease of the protocol has no more */
 #define ASK_NS          FP_NSEC_PER_SEC
+/* A lease is at most this part of what its node has left, unless it is this small. */
+#define LEASE_PART  8u
+#define SMALL_BYTES (8ull << 20)
 
 /* How much one node may still lend in one reservation. */
 struct offer {
@@ -87,6 +90,17 @@ static uint64_t half(uint64_t lease_bytes)
 	return lease_bytes / 2 & ~(uint64_t)(FP_PAGE_SIZE - 1);
 }
 
+/*
+ * The size of the next leases of a node. One client must not take most of a small pool for a few
+ * pages: its forked children, and other clients, need leases, too.
+ */
+static uint64_t fair_bytes(uint64_t lease_bytes, uint64_t free_bytes)
+{
+	while (lease_bytes > SMALL_BYTES && lease_bytes > free_bytes / LEASE_PART)
+		lease_bytes = half(lease_bytes);
+	return lease_bytes;
+}
+
 /* Sets how much a node still has, and halves its next lease until it fits. */
 static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 {
@@ -107,11 +121,15 @@ static int ask_free(struct placement *p, struct fp_node *node, struct offer *ret
 	if (r < 0)
 		return r;
 	r = fp_session_info(epoch->session, &info);
-	if (r == 0)
-		*ret_offer = (struct offer){
-		    .free_bytes = fp_node_info_room(&info),
-		    .n_leases = node->n_leases,
-		    .lease_bytes = info.refusal.cause == FP_REFUSAL_LEASES ? 0 : p->store->lease_bytes};
+	if (r == 0) {
+		uint64_t free_bytes = fp_node_info_room(&info);
+		bool is_full = info.refusal.cause == FP_REFUSAL_LEASES;
+
+		*ret_offer = (struct offer){.free_bytes = free_bytes,
+		                            .n_leases = node->n_leases,
+		                            .lease_bytes =
+		                                is_full ? 0 : fair_bytes(p->store->lease_bytes, free_bytes)};
+	}
 	return control_end(node, r);
 }
 

@@ -63,7 +63,10 @@ struct fp_store_options {
 	 * the node is back, or says that it gave our leases to others.
 	 */
 	uint64_t patience_ns;
-	/* Wanted size of one lease; 0: 64 MiB. It is halved as long as the pool has less. */
+	/*
+	 * Wanted size of one lease; 0: 64 MiB. Above 8 MiB, it is halved until it is at most an
+	 * eighth of what the node has left. Below, it is halved as long as the node has less.
+	 */
 	uint64_t lease_bytes;
 	uint64_t connect_ns;   /* how long fp_store_open may wait for a session; 0: deadline_ns */
 	uint64_t heartbeat_ns; /* time between heartbeats to a node that is up; 0: 1 s */

@@ -79,9 +79,9 @@ class Refused(toolcase.ToolCase):
         self.assertEqual(self.run_far(node), (0, b"here\n", ""))
 
     def test_full_node_at_the_start(self):
-        node = self.node(size="64M")
+        node = self.node(size="8M")
         holder = self.program(node)  # its first lease is all of the pool
-        self.is_refused_at_the_start(node, "pools", "the node's pools have 0 B left of 64.0 MiB", "enlarge them")
+        self.is_refused_at_the_start(node, "pools", "the node's pools have 0 B left of 8.0 MiB", "enlarge them")
         self.said(holder)
 
     def test_quota_at_the_start(self):
@@ -169,7 +169,7 @@ class Refused(toolcase.ToolCase):
         process = self.program(first, second)
         self.assertEqual(self.ask_for(process, 500), "MemoryError")
         err = self.said(process)
-        self.assertRegex(err, f"node {first.url}: the client's quota of 16.0 MiB has .* left: .*; node {second.url}: the node's pools")
+        self.assertRegex(err, f"node {first.url}: the client's quota of 16.0 MiB has .* left: .*; node {second.url}: of the node's pools")
 
     def test_overcommitted_program_starts(self):
         node = self.node(size="64M")

@@ -211,6 +211,24 @@ static void leases_shrink_to_what_a_node_has(void **state)
 	fp_store_close(store);
 }
 
+static void a_lease_is_an_eighth_of_a_small_pool(void **state)
+{
+	const uint64_t mib = 1 << 20;
+	struct fp_store *store = store_open(1, 0);
+
+	store->lease_bytes = 64 * mib;
+	fake_nodes[0].capacity_bytes = 512 * mib;
+	assert_int_equal(fp_store_reserve(store, 1), 0);
+	assert_int_equal(fake_nodes[0].leased_bytes, 64 * mib);
+	fake_nodes[0].capacity_bytes = (64 + 128) * mib;
+	assert_int_equal(fp_store_reserve(store, 64 * mib / FP_PAGE_SIZE), 0);
+	assert_int_equal(fake_nodes[0].leased_bytes, (64 + 16) * mib);
+	fake_nodes[0].capacity_bytes = (80 + 20) * mib; /* no part of it is smaller than 8 MiB */
+	assert_int_equal(fp_store_reserve(store, 36 * mib / FP_PAGE_SIZE - 1), 0);
+	assert_int_equal(fake_nodes[0].leased_bytes, 100 * mib);
+	fp_store_close(store);
+}
+
 static void full_is_not_down(void **state)
 {
 	struct fp_store *store = store_open(2, 0);
@@ -448,6 +466,7 @@ int main(void)
 	    cmocka_unit_test_setup(a_shortage_of_many_nodes_fits, reset),
 	    cmocka_unit_test_setup(the_node_with_the_most_free_comes_first, reset),
 	    cmocka_unit_test_setup(leases_shrink_to_what_a_node_has, reset),
+	    cmocka_unit_test_setup(a_lease_is_an_eighth_of_a_small_pool, reset),
 	    cmocka_unit_test_setup(full_is_not_down, reset),
 	    cmocka_unit_test_setup(an_answer_is_not_the_end_of_a_node, reset),
 	    cmocka_unit_test_setup(slots_of_a_lost_node_no_longer_count, reset),
