@@ -23,6 +23,7 @@
 
 /* How old a look at the host may be. A look takes some 60 µs, so not every LEASE makes one. */
 #define HOST_AGE_NS (100 * FP_NSEC_PER_MSEC)
+#define TOUCHED_MAX 1024u /* pieces of memory that one look at the host looks at: half a millisecond */
 
 #define LEAST_BYTES (1ull << 20)
 #define MAX_LEASES  32768u
@@ -36,9 +37,46 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes)
 	return least_bytes;
 }
 
+static void see_touched(struct fp_node_memory *memory, uint64_t touched_bytes)
+{
+	memory->pools->touched_bytes += touched_bytes - memory->touched_bytes;
+	memory->touched_bytes = touched_bytes;
+}
+
+/* Clients that map their leases touch them without this process: see promise.h. */
+static void look_at_touched(struct fp_pools *pools)
+{
+	for (unsigned n = FP_MIN(pools->n_mapped, TOUCHED_MAX); n; n--) {
+		struct fp_node_memory *memory = TAILQ_FIRST(&pools->mapped);
+
+		see_touched(memory, fp_chunk_touched(&memory->chunk));
+		TAILQ_REMOVE(&pools->mapped, memory, mapped);
+		TAILQ_INSERT_TAIL(&pools->mapped, memory, mapped);
+	}
+}
+
+static void enter_mapped(struct fp_node_memory *memory)
+{
+	if (!memory->shareable || fp_pool_is_reserved(memory->pool))
+		return;
+	memory->is_mapped = true;
+	TAILQ_INSERT_HEAD(&memory->pools->mapped, memory, mapped);
+	memory->pools->n_mapped++;
+}
+
+static void leave_mapped(struct fp_node_memory *memory)
+{
+	if (!memory->is_mapped)
+		return;
+	see_touched(memory, 0);
+	memory->is_mapped = false;
+	TAILQ_REMOVE(&memory->pools->mapped, memory, mapped);
+	memory->pools->n_mapped--;
+}
+
 static struct fp_promised promised(const struct fp_pools *pools)
 {
-	struct fp_promised sum = {0};
+	struct fp_promised sum = {.touched_bytes = pools->touched_bytes};
 
 	for (unsigned i = 0; i < pools->n; i++) {
 		const struct fp_pool *pool = pools->items[i];
@@ -59,9 +97,11 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 	uint64_t now_ns = fp_clock_ns();
 
 	if (!pools->host_ns || now_ns - pools->host_ns > max_age_ns) {
-		const struct fp_promised leased = promised(pools);
+		struct fp_promised leased;
 
 		fp_hostmem_read("", &pools->host);
+		look_at_touched(pools);
+		leased = promised(pools);
 		fp_promise_look(&pools->promise, &pools->host, &leased);
 		pools->host_ns = now_ns;
 	}
@@ -199,6 +239,7 @@ static void done_give(struct fp_worker_job *job)
  */
 static void give(struct fp_node_memory *memory)
 {
+	leave_mapped(memory);
 	uncharge(memory);
 	memory->pool->leaving_bytes += memory->size_bytes;
 	memory->give = (struct fp_worker_job){.run = run_give, .done = done_give};
@@ -224,6 +265,7 @@ void fp_pools_init(struct fp_pools *pools, unsigned max_shared)
 	*pools = (struct fp_pools){.max_shared = max_shared};
 	pthread_mutex_init(&pools->leaving, NULL);
 	TAILQ_INIT(&pools->kept);
+	TAILQ_INIT(&pools->mapped);
 }
 
 void fp_pools_done(struct fp_pools *pools)
@@ -232,6 +274,7 @@ void fp_pools_done(struct fp_pools *pools)
 
 	while ((memory = TAILQ_FIRST(&pools->kept))) {
 		unkeep(memory);
+		leave_mapped(memory);
 		uncharge(memory);
 		fp_pool_leave(memory->pool, &memory->chunk);
 		memory_free(memory);
@@ -338,6 +381,8 @@ static void done_take(struct fp_worker_job *job)
 	bool session_ended = !lease->leases;
 	int r = lease->status;
 
+	if (r == 0)
+		enter_mapped(lease->memory);
 	lease->granted = r == 0 && !session_ended;
 	lease->done(lease, session_ended ? -ECANCELED : r, lease->user);
 	if (r == 0) {

@@ -75,6 +75,9 @@ struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
 	TAILQ_ENTRY(fp_node_memory) kept;
+	TAILQ_ENTRY(fp_node_memory) mapped; /* of those that clients touch without this process */
+	bool is_mapped;                     /* it is in that list */
+	uint64_t touched_bytes;             /* of it, when it was looked at last */
 	struct fp_worker_job give;
 	int status;     /* result of the worker's job that gives it back */
 	bool shareable; /* a client may get its memfd; pools->max_shared limits how many there are */
@@ -137,6 +140,9 @@ struct fp_pools {
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
+	TAILQ_HEAD(, fp_node_memory) mapped; /* the one that was looked at longest ago is first */
+	unsigned n_mapped;
+	uint64_t touched_bytes; /* of all of these */
 	/*
 	 * A private node ignores the memory of the host, because its program may map more than it
 	 * touches.

@@ -162,6 +162,13 @@ static bool is_open_once(int fd)
 	return true;
 }
 
+uint64_t fp_chunk_touched(const struct fp_chunk *chunk)
+{
+	struct stat st;
+
+	return chunk->fd >= 0 && fstat(chunk->fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
 bool fp_chunk_is_alone(const struct fp_chunk *chunk)
 {
 	return !chunk->passed || is_open_once(chunk->fd);

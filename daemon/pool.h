@@ -137,6 +137,8 @@ void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk);
  * or a negative errno.
  */
 int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
+/* How much of a chunk's memfd has pages, swapped ones included. 0 without a memfd. Any thread. */
+uint64_t fp_chunk_touched(const struct fp_chunk *chunk);
 /* True if no client has the chunk any more. Takes some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*

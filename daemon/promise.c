@@ -40,8 +40,9 @@ static uint64_t heap_bytes(const struct fp_promise *promise, uint64_t own, const
 }
 
 /*
- * Leased memory that is resident counts as the node's own. Memory that only a client has touched
- * is not resident here: then the result is too small, and the greatest of all looks is right.
+ * Leased memory counts as the node's own if it is resident here, or if clients have touched it.
+ * What they have touched since it was looked at is missing: then the result is too small, and the
+ * greatest of all looks is right.
  */
 void fp_promise_look(struct fp_promise *promise, const struct fp_hostmem *host,
                      const struct fp_promised *promised)
@@ -55,7 +56,7 @@ void fp_promise_look(struct fp_promise *promise, const struct fp_hostmem *host,
 		return;
 	}
 	leased_bytes = less(own, promise->heap_bytes + promised->preallocated_bytes);
-	leased_bytes = FP_MIN(leased_bytes, promised->on_use_bytes);
+	leased_bytes = FP_MIN(leased_bytes + promised->touched_bytes, promised->on_use_bytes);
 	promise->all_bytes =
 	    FP_MAX(promise->all_bytes, host->available_bytes + leased_bytes + promise->heap_bytes);
 }

@@ -22,6 +22,7 @@ struct fp_promise {
 /* What the pools have leased. Both without huge pages, which the host sets aside. */
 struct fp_promised {
 	uint64_t on_use_bytes;       /* of pools that take memory on use: maybe not touched yet */
+	uint64_t touched_bytes;      /* of these, what clients are known to have touched by themselves */
 	uint64_t preallocated_bytes; /* of preallocated pools */
 	uint64_t pools_bytes;        /* the most that pools of both kinds have of this process's memory */
 };

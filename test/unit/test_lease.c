@@ -1,5 +1,6 @@
 /* Leases: accounting, ids and quotas. Memory in use outlives its release. */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -268,6 +269,31 @@ static void test_in_the_making_at_the_end(void **state)
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
 }
 
+/* The node does not map what a client touches over shm. It counts all the same. */
+static void test_what_clients_touch_is_known(void **state)
+{
+	const struct fp_hostmem little = {.available_bytes = 10 * MIB}, more = {.available_bytes = 100 * MIB};
+	struct fp_lease_request r = request(4 * MIB);
+	struct fp_promised promised = {0};
+	struct fp_promise promise = {0};
+	struct fp_node_lease *lease;
+
+	r.shareable = true;
+	lease = grant(&r);
+	assert_int_equal(fallocate(lease->memory->chunk.fd, 0, MIB, 3 * MIB), 0);
+	t.pools.host_ns = 0;
+	fp_pools_free(&t.pools, t.items[0]);
+	assert_int_equal(t.pools.touched_bytes, 3 * MIB);
+	fp_promise_look(&promise, &little, &promised);
+	promised =
+	    (struct fp_promised){.on_use_bytes = 4 * MIB, .touched_bytes = 3 * MIB, .pools_bytes = 4 * MIB};
+	fp_promise_look(&promise, &more, &promised);
+	assert_true(fp_promise_left(&promise, &promised) >= 99 * MIB);
+	fp_node_lease_release(lease);
+	assert_int_equal(t.pools.touched_bytes, 0);
+	assert_int_equal(t.pools.n_mapped, 0);
+}
+
 static void test_tokens(void **state)
 {
 	struct fp_node_sessions sessions = {0};
@@ -300,6 +326,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_sessions, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ended_while_being_made, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_in_the_making_at_the_end, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_what_clients_touch_is_known, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_tokens, setup, teardown),
 	};
 
