@@ -54,6 +54,7 @@ static void format_characters(void **state)
 	assert_blanked("\xe2\x80\x8b\xef\xbb\xbf", "??????", 0); /* U+200B, U+FEFF */
 	assert_blanked("\xe2\x80\xa8", "???", 0);                /* U+2028 */
 	assert_blanked("\xf3\xa0\x81\x81", "????", 0);           /* U+E0041 */
+	assert_blanked("\xf0\x9b\xb2\xa0", "????", 0);           /* U+1BCA0 */
 	assert_blanked("\xc2\xad", "??", 0);                     /* U+00AD */
 }
 
