@@ -219,6 +219,14 @@ static int new_chunk(const struct fp_pool *pool, struct fp_chunk *chunk)
 	return r;
 }
 
+static int refuse_odd(const char *name, uint64_t page_bytes, struct fp_conf_error *error)
+{
+	snprintf(error->text, sizeof(error->text),
+	         "pool '%s': size must be a multiple of the huge page size, %llu KiB", name,
+	         (unsigned long long)page_bytes >> 10);
+	return -EINVAL;
+}
+
 static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *error)
 {
 	char size[16], reason[64];
@@ -229,9 +237,7 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 		snprintf(error->text, sizeof(error->text),
 		         "pool '%s': this kernel has no huge pages: use memfd", pool->name);
 	else if (pool->backing == FP_BACKING_HUGETLB && pool->size_bytes % pool->unit_bytes)
-		snprintf(error->text, sizeof(error->text),
-		         "pool '%s': size must be a multiple of the huge page size, %llu KiB", pool->name,
-		         (unsigned long long)pool->unit_bytes >> 10);
+		refuse_odd(pool->name, pool->unit_bytes, error);
 	else if (pool->backing == FP_BACKING_HUGETLB && r == -ENOMEM)
 		snprintf(error->text, sizeof(error->text),
 		         "pool '%s': %s needs %llu free huge pages: raise them with 'sysctl "
@@ -424,8 +430,12 @@ int fp_pools_check(const struct fp_pool_config *pools, unsigned n, struct fp_con
 {
 	uint64_t wanted = sum_in_memory(pools, n, true);
 	uint64_t have = (meminfo_number("MemTotal:") + meminfo_number("SwapTotal:")) << 10;
+	uint64_t page_bytes = huge_page_bytes();
 	char wanted_text[16], have_text[16];
 
+	for (unsigned i = 0; page_bytes && i < n; i++)
+		if (pools[i].backing == FP_BACKING_HUGETLB && pools[i].size_bytes % page_bytes)
+			return refuse_odd(pools[i].name, page_bytes, error);
 	warn_huge_pages(pools, n);
 	if (wanted <= have || !have)
 		return 0;

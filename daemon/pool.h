@@ -84,8 +84,9 @@ void fp_pools_warn(const struct fp_pool_config *pools, unsigned n, bool is_priva
  */
 void fp_pools_warn_preallocated(const struct fp_pool_config *pools, unsigned n);
 /*
- * For a check of the configuration: -ENOMEM and error->text if preallocated pools are larger than
- * all memory of this machine, so that no start can succeed. Logs a warning if the machine has fewer
+ * For a check of the configuration: an error and error->text if no start can succeed. -ENOMEM:
+ * preallocated pools are larger than all memory of this machine. -EINVAL: a pool of huge pages has
+ * a part of one. Logs a warning if the machine has fewer
  * huge pages than the pools need. What a running node holds counts as there.
  */
 int fp_pools_check(const struct fp_pool_config *pools, unsigned n, struct fp_conf_error *error);

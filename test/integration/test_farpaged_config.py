@@ -286,6 +286,10 @@ class Config(unittest.TestCase):
         status, out, err = farpaged(*CHECK, "--config", self.write(text.replace("32T", "32T, backing: hugetlb")))
         self.assertEqual(status, 0)
         self.assertIn("pools of hugetlb need 16777216 huge pages, this machine has ", err)
+        odd = self.write(text.replace("32T", "33558528, backing: hugetlb"))
+        status, out, err = farpaged(*CHECK, "--config", odd)
+        self.assertEqual((status, out), (1, ""), err)
+        self.assertIn("size must be a multiple of the huge page size", err)
 
     def test_addresses_that_the_machine_has_not(self):
         self.write("0123456789abcdef\n", "secret", 0o600)
