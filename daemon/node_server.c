@@ -24,9 +24,11 @@
 #include "status.h"
 #include "units.h"
 
-#define TICK_NS       (250 * FP_NSEC_PER_MSEC)
-#define STALL_NS      (4 * TICK_NS) /* a tick that comes so late: the node stood still */
-#define MIN_FDS       8ull
+#define TICK_NS  (250 * FP_NSEC_PER_MSEC)
+#define STALL_NS (4 * TICK_NS) /* a tick that comes so late: the node stood still */
+#define MIN_FDS  8ull
+/* A tick ends sessions until they had so many leases. The rest wait for the next tick. */
+#define EXPIRE_LEASES 2048u
 #define TRIM_DELAY_NS (5 * FP_NSEC_PER_SEC)
 
 void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what)
@@ -188,16 +190,19 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
 	session->cut_off = false;
 }
 
-/* Ends sessions that nobody resumed in time. */
+/* Ends sessions that nobody resumed in time: not all at once, because the loop stands still. */
 static void end_expired(struct fp_node_server *server, uint64_t now_ns)
 {
-	for (struct fp_node_session *s = server->sessions.first, *next; s; s = next) {
+	uint64_t n = 0;
+
+	for (struct fp_node_session *s = server->sessions.first, *next; s && n < EXPIRE_LEASES; s = next) {
 		next = s->next;
 		if (!s->cut_off || s->expires_ns > now_ns)
 			continue;
 		fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s did not come back",
 		       (unsigned long long)s->id, s->name, s->peer);
 		server->own.counters.expired++;
+		n += 1 + s->leases.n;
 		end_session(server, s);
 	}
 }

@@ -566,6 +566,20 @@ class Resumed(Case):
                     self.await_state(watcher, session, "cut off")
                     self.assertEqual(watcher.status()["pools"][0]["used_bytes"], MIB)
 
+    def test_many_leases_expire_in_turn(self):
+        """One tick ends only some of the sessions whose grace is over, so the loop goes on."""
+        node = self.start(config(pool("main", size="4G"), limits="grace: 100ms"))
+        watcher, sessions = node.session(), [node.session(node.urls[1]) for _ in range(3)]
+        for session in sessions:
+            for _ in range(1100):
+                session.lease(MIB)
+        for session in sessions:
+            self.reset(session)
+        self.await_free(watcher)
+        ended = [float(line.split()[1].rpartition(":")[2]) for line in node.log().splitlines() if "did not come back" in line]
+        self.assertEqual(len(ended), 3)
+        self.assertGreater((ended[2] - ended[0]) % 60, 0.2)
+
     def test_unix_sockets_do_not_break(self):
         node, watcher, session = self.start_watched()
         self.assertEqual((watcher.grace_ms, watcher.idle_ms, session.grace_ms, session.idle_ms), (0, 0, 30000, 30000))
