@@ -97,6 +97,8 @@ static void locking(void **state)
 	assert_fails(madvise(far, PAGE, MADV_PAGEOUT), EINVAL);
 	assert_fails(mlock2(far, PAGE, 6), EINVAL);
 	assert_fails(mremap(far, some, 2 * some, MREMAP_MAYMOVE), EINVAL);
+	assert_fails(mremap(far, BIG, 2 * BIG, MREMAP_MAYMOVE), EINVAL); /* of which a part is locked */
+	assert_ptr_equal(mremap(far, BIG, BIG, 0), far);
 	assert_true(test_is_filled(far, BIG, 12));
 	assert_int_equal(munlock(far, BIG), 0);
 	assert_true(test_is_filled(other, 2 * BIG, 14));
@@ -115,7 +117,9 @@ static void locking(void **state)
 	assert_true(test_is_filled(other, 2 * BIG, 14));
 	assert_int_equal(mlock(local, PAGE), 0);
 	assert_int_equal(munlock(local, PAGE), 0);
-	munmap(far, BIG);
+	assert_int_equal(mlock(far + PAGE, PAGE), 0);
+	assert_ptr_equal(mremap(far + PAGE, BIG - PAGE, 2 * PAGE, 0), far + PAGE);
+	munmap(far, 3 * PAGE);
 	far = map_filled(BIG, 15);
 	assert_true(test_is_filled(other, 2 * BIG, 14) && test_is_filled(far, BIG, 15));
 	munmap(far, BIG);

@@ -394,14 +394,34 @@ struct plan {
 	uint64_t given;      /* slots that became free */
 };
 
-/* Finds the piece of the request, which must lie in one piece: otherwise mremap(2) gives EFAULT. */
+/*
+ * -EFAULT, as mremap(2) has it for pages of several mappings. -ENOTSUP if they may be one mapping
+ * of the program's, of which a part was locked or lent.
+ */
+static int several_pieces(struct fp_space *space, const struct plan *plan)
+{
+	uint32_t page = plan->start;
+	bool is_foreign = false;
+
+	while (page < plan->end) {
+		const struct fp_piece *p = fp_layout_next(&space->layout, page);
+
+		if (!p || p->start > page)
+			return -EFAULT;
+		is_foreign |= (p->flags & FP_PIECE_FOREIGN) != 0;
+		page = p->end;
+	}
+	return is_foreign ? -ENOTSUP : -EFAULT;
+}
+
+/* Finds the piece of the request, which must lie in one piece. */
 static int find_piece(struct fp_space *space, struct plan *plan)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, plan->start);
 	uint32_t n = plan->end - plan->start;
 
 	if (!p || p->start > plan->start || (p->end < plan->end && plan->new_n >= n))
-		return -EFAULT;
+		return several_pieces(space, plan);
 	if (n == 0) /* a second mapping of the same pages: only shared memory allows it */
 		return -EINVAL;
 	if (p->flags & FP_PIECE_FOREIGN)
@@ -409,7 +429,7 @@ static int find_piece(struct fp_space *space, struct plan *plan)
 	plan->old = *p;
 	plan->old.start = plan->start;
 	plan->old.end = plan->start + FP_MIN(n, plan->new_n);
-	return plan->old.end > p->end ? -EFAULT : 0;
+	return plan->old.end > p->end ? several_pieces(space, plan) : 0;
 }
 
 static uint32_t grows_by(const struct plan *plan)
