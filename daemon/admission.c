@@ -145,7 +145,7 @@ static struct fp_client *identify(struct fp_conn *conn, const struct fp_node_sec
 	if (secret)
 		snprintf(conn->client_name, sizeof(conn->client_name), "%s", secret->name);
 	else
-		fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, conn->client_name);
+		fp_client_peer_name(conn->fd, conn->is_unix, conn->peer, conn->client_name);
 	return fp_client_get(&conn->server->clients, conn->client_name);
 }
 

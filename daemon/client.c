@@ -3,6 +3,7 @@
  */
 #include "client.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,23 +11,31 @@
 #include "cleanup.h"
 #include "listen.h"
 
-static bool is_loopback(const char *peer)
+/*
+ * True if the peer is on this machine. Whoever reached a loopback address is, whatever address of
+ * the machine it sends from.
+ */
+static bool is_local(int fd, const char *peer)
 {
 	static const char *const prefixes[] = {"127.", "[::1]", "[::ffff:127."};
+	struct sockaddr_storage own;
 
 	for (unsigned i = 0; i < FP_ARRAY_LEN(prefixes); i++)
 		if (strncmp(peer, prefixes[i], strlen(prefixes[i])) == 0)
 			return true;
-	return false;
+	fp_listen_own_address(fd, &own);
+	if (own.ss_family == AF_INET)
+		return ntohl(((struct sockaddr_in *)&own)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return own.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&own)->sin6_addr);
 }
 
-const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN])
+const char *fp_client_peer_name(int fd, bool is_unix, const char *peer, char buf[FP_CLIENT_NAME_LEN])
 {
 	const char *port = strrchr(peer, ':');
 
-	if (unix_fd >= 0) {
-		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", fp_listen_peer_cred(unix_fd).uid);
-	} else if (is_loopback(peer)) {
+	if (is_unix) {
+		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", fp_listen_peer_cred(fd).uid);
+	} else if (is_local(fd, peer)) {
 		snprintf(buf, FP_CLIENT_NAME_LEN, "loopback");
 	} else {
 		snprintf(buf, FP_CLIENT_NAME_LEN, "%.*s", port ? (int)(port - peer) : FP_CLIENT_NAME_LEN,

@@ -1,10 +1,11 @@
 /*
  * A client is the user behind any number of sessions and connections. Limits and shares are counted
  * per client. The name of a client is the name of the secret that it proved. On a node without
- * secrets, the name is a user id (UNIX sockets) or the address of a machine. All loopback addresses
- * together are one client, because any local user may use each of them. Room: daemon. It knows no
- * session and no lease: these hold a client. Only the main loop uses it, except that a shard
- * changes its own turns, and what a lease that it gives back had charged (fp_node_lease_put).
+ * secrets, the name is a user id (UNIX sockets) or the address of a machine. All who reach a
+ * loopback address are one client: any local user may do that, from each address of the machine.
+ * Room: daemon. It knows no session and no lease: these hold a client. Only the main loop uses it,
+ * except that a shard changes its own turns, and what a lease that it gives back had charged
+ * (fp_node_lease_put).
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
@@ -81,11 +82,11 @@ struct fp_clients {
 };
 
 /*
- * Writes the name of a peer that proved no secret. Over the UNIX socket `unix_fd` it is "uid 1000",
- * for example. From a loopback address it is "loopback". Otherwise it is the string `peer` without
- * the port: "10.0.0.7" for "10.0.0.7:5022". Returns buf.
+ * Writes the name of a peer that proved no secret, by its socket fd. Over a UNIX socket it is
+ * "uid 1000", for example. If either end has a loopback address, it is "loopback". Otherwise it is
+ * the string `peer` without the port: "10.0.0.7" for "10.0.0.7:5022". Returns buf.
  */
-const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
+const char *fp_client_peer_name(int fd, bool is_unix, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
 /* Returns the client of that name; makes one if there is none. The caller holds it from now on.
  * NULL: no memory. */

@@ -26,7 +26,7 @@ void fp_holding_init(struct fp_node_server *server)
 	if (server->options.private_node || host.total_bytes == UINT64_MAX)
 		return;
 	server->keeping_bytes = fp_hostmem_kept_back(&host);
-	server->clients.max_kept_bytes = FP_MAX(server->keeping_bytes / 4 / n_loops, 1);
+	server->clients.max_kept_bytes = FP_MAX(server->keeping_bytes / 4 / n_loops, 2ull);
 }
 
 uint64_t fp_holding_places(const struct fp_node_server *server)
@@ -34,7 +34,7 @@ uint64_t fp_holding_places(const struct fp_node_server *server)
 	/* of five places, one is a stranger's */
 	uint64_t bytes = server->keeping_bytes / 4 * 3 / 5 * 4;
 
-	return server->keeping_bytes ? FP_MAX(bytes / FP_HOLDING_PLACE_BYTES, 1) : UINT64_MAX;
+	return server->keeping_bytes ? FP_MAX(bytes / FP_HOLDING_PLACE_BYTES, 1ull) : UINT64_MAX;
 }
 
 static void count_fds(struct fp_conn *conn, unsigned n)
@@ -92,18 +92,19 @@ void fp_holding_count(struct fp_conn *conn)
 		count_fds(conn, n_fds);
 }
 
+/* No client below its even part of one half is scanty, so all together keep less than max. */
 bool fp_holding_is_scanty(const struct fp_conn *conn)
 {
 	const struct fp_client *client = conn->client;
 	unsigned idx = conn->shard->idx;
-	uint64_t max;
+	uint64_t half;
 
 	if (!client)
 		return false;
-	max = client->clients->max_kept_bytes;
+	half = client->clients->max_kept_bytes / 2;
 	return client->held_bytes[idx] >= FP_CLIENT_HELD_BYTES ||
-	       (max && (client->kept_bytes[idx] >= fp_client_share(client, max) ||
-	                client->clients->kept_bytes[idx] >= max));
+	       (half && client->clients->kept_bytes[idx] >= half &&
+	        client->kept_bytes[idx] >= half / client->clients->n);
 }
 
 static size_t unread_bytes(const struct fp_conn *conn)

@@ -5,8 +5,9 @@
  * knows connections and their sockets, no requests.
  *
  *   three quarters   places: each connection has FP_HOLDING_PLACE_BYTES of it, used or not
- *   one quarter      what connections keep beyond that. At its end, each connection goes on within
- *                    its place: one answer at a time, through a small socket buffer
+ *   one quarter      what connections keep beyond that. Above half of it, the connections of each
+ *                    client with more than an even part of that half go on within their places: one
+ *                    answer at a time, through a small socket buffer
  *
  * The kernel counts the unread bytes of our sockets as ours, so they are kept bytes, too.
  */
@@ -36,8 +37,8 @@ void fp_holding_count(struct fp_conn *conn);
 /* What it holds no longer counts for its client. The next fp_holding_count counts it again. */
 void fp_holding_drop(struct fp_conn *conn);
 /*
- * True if the client's connections, or those of all clients, hold too much. Then each goes on with
- * one answer at a time, and receives no more than it needs for that.
+ * True if the client's connections hold too much. Then each goes on with one answer at a time, and
+ * receives no more than it needs for that.
  */
 bool fp_holding_is_scanty(const struct fp_conn *conn);
 

@@ -63,7 +63,7 @@ int fp_stranger_add(struct fp_conn *conn)
 	struct fp_strangers *strangers = &server->strangers;
 	char name[FP_CLIENT_NAME_LEN];
 	struct fp_client *origin = fp_client_get(
-	    &strangers->origins, fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+	    &strangers->origins, fp_client_peer_name(conn->fd, conn->is_unix, conn->peer, name));
 
 	if (!origin)
 		return -ENOMEM;

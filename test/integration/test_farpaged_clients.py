@@ -1,9 +1,12 @@
 """Who a client is, and what he may have in all his sessions together."""
 import contextlib
+import ctypes
 import os
 import resource
 import socket
 import struct
+import subprocess
+import unittest
 
 from farpaged import (AUTH, BOTH, BUSY, CHALLENGE, CONTROL, FULL, HELLO, LEASE, LINK, MEMFD, OVER_QUOTA, READ, RESUME, WELCOME,
                       Connection, NodeCase, Refused, frame, main, secret_file, table)
@@ -36,6 +39,26 @@ class Identity(NodeCase):
         for node.source in ("127.0.0.2", 0), ("127.1.2.3", 0), None:
             sessions.append(node.session(node.urls[1]))
         self.assertEqual(clients(sessions[0]), {"loopback": (4, 0)})
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root makes a network of its own")
+    def test_loopback_from_other_addresses(self):
+        """Whatever address of the machine a program sends from, it is on the machine."""
+        net = ["unshare", "--net", "sh", "-c", "ip link set lo up && ip addr add 192.0.2.2/32 dev lo && exec \"$@\"", "sh"]
+        if subprocess.run([*net, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+            self.skipTest("no network can be made here")
+        node = self.start(BOTH, prefix=net)
+        with open(f"/proc/{node.process.pid}/ns/net", "rb") as there, open("/proc/self/ns/net", "rb") as here:
+            setns = ctypes.CDLL(None).setns
+            back = os.dup(here.fileno())
+            self.addCleanup(os.close, back)
+            self.addCleanup(setns, back, 0)
+            self.assertEqual(setns(there.fileno(), 0), 0)
+        node.source = "192.0.2.2", 0
+        first = node.session(node.urls[1])
+        node.source = None
+        second = node.session(node.urls[1])
+        self.assertEqual(clients(first), {"loopback": (2, 0)})
+        self.assertIn("192.0.2.2:", {s["id"]: s["peer"] for s in second.status()["sessions"]}[first.session_id])
 
 
 class Overheard(NodeCase):
