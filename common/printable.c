@@ -37,23 +37,26 @@ static size_t decode(const unsigned char *at, size_t len, uint32_t *ret_char)
 	return n;
 }
 
-size_t fp_printable_bad(const char *at, size_t len)
+size_t fp_printable_char(const char *at, size_t len, bool *ret_bad)
 {
-	uint32_t c;
-	size_t n = len ? decode((const unsigned char *)at, len, &c) : 0;
+	uint32_t c = *(const unsigned char *)at;
+	size_t n = decode((const unsigned char *)at, len, &c);
 
+	/* a terminal that does not decode UTF-8 takes such a byte for the control character */
+	*ret_bad = !n && c >= 0x80 && c <= 0x9f;
 	for (size_t i = 0; n && i < FP_ARRAY_LEN(bad); i++)
 		if (c >= bad[i].first && c <= bad[i].last)
-			return n;
-	return 0;
+			*ret_bad = true;
+	return FP_MAX(n, (size_t)1);
 }
 
 void fp_printable_blank(char *text, size_t len, char with, int lines)
 {
-	for (size_t i = 0; i < len; i++) {
-		size_t n = lines && text[i] == '\n' ? 0 : fp_printable_bad(text + i, len - i);
+	bool is_bad;
 
-		memset(text + i, with, n);
-		i += n ? n - 1 : 0;
+	for (size_t i = 0, n; i < len; i += n) {
+		n = fp_printable_char(text + i, len - i, &is_bad);
+		if (is_bad && !(lines && text[i] == '\n'))
+			memset(text + i, with, n);
 	}
 }

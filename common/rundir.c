@@ -22,6 +22,18 @@ static const char *variable(const char *name)
 	return value && *value ? value : NULL;
 }
 
+/*
+ * Removes what may follow the name of a folder: slashes, and dots that mean the folder itself. With
+ * them, open(2) would follow a link in spite of O_NOFOLLOW.
+ */
+static void cut_tail(char *dir)
+{
+	size_t len = strlen(dir);
+
+	while (len > 1 && (dir[len - 1] == '/' || (dir[len - 1] == '.' && dir[len - 2] == '/')))
+		dir[--len] = '\0';
+}
+
 int fp_rundir_path(char *buf, size_t len)
 {
 	const char *place;
@@ -37,7 +49,10 @@ int fp_rundir_path(char *buf, size_t len)
 		n = snprintf(buf, len, "%s/.cache/farpage", place);
 	else
 		return -ENOENT;
-	return (size_t)n < len ? 0 : -ENAMETOOLONG;
+	if ((size_t)n >= len)
+		return -ENAMETOOLONG;
+	cut_tail(buf);
+	return 0;
 }
 
 /* Makes the folder and its parent: a new user has no ~/.cache yet. */

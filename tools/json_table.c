@@ -42,14 +42,19 @@ static bool is_table(const json_t *value)
 /* Control and format characters become "?". */
 static const char *printable(const char *text, char buf[CELL_BYTES])
 {
-	size_t left = strlen(text), n = 0;
+	size_t left = strlen(text), n = 0, bytes;
+	bool is_bad;
 
-	for (; left && n < CELL_BYTES - 1; n++) {
-		size_t bad = fp_printable_bad(text, left);
-
-		buf[n] = bad ? '?' : *text;
-		text += bad ? bad : 1;
-		left -= bad ? bad : 1;
+	for (; left; text += bytes, left -= bytes) {
+		bytes = fp_printable_char(text, left, &is_bad);
+		if (n + bytes >= CELL_BYTES)
+			break;
+		if (is_bad) {
+			buf[n++] = '?';
+			continue;
+		}
+		memcpy(buf + n, text, bytes);
+		n += bytes;
 	}
 	buf[n] = '\0';
 	return buf;

@@ -24,8 +24,8 @@ static void assert_blanked(const char *text, const char *wanted, int lines)
 static void text_stays(void **state)
 {
 	static const char *const texts[] = {
-	    "",         "plain ~",          "\xc2\xb5s", "caf\xc3\xa9", "\xe2\x94\x82", "\xe2\x80\xa6",
-	    "\xd7\x90", "\xf0\x9f\x98\x80", "\xff\xfe",  "\xe2\x80",    "\xc2"};
+	    "",         "plain ~",          "\xc2\xb5s", "caf\xc3\xa9", "\xe2\x94\x9b", "\xe2\x80\xa6",
+	    "\xd7\x90", "\xf0\x9f\x98\x80", "\xff\xfe",  "caf\xe9",     "\xc2"};
 
 	for (unsigned i = 0; i < FP_ARRAY_LEN(texts); i++)
 		assert_blanked(texts[i], texts[i], 0);
@@ -33,12 +33,20 @@ static void text_stays(void **state)
 
 static void control_characters(void **state)
 {
+	bool is_bad;
+
 	assert_blanked("a\033[31mb\x7f\r\n", "a?[31mb???", 0);
 	assert_blanked("a\nb\t", "a\nb?", 1);
 	assert_blanked("a\xc2\x9b"
 	               "31m",
 	               "a??31m", 0);
-	assert_int_equal(fp_printable_bad("\0", 1), 1);
+	assert_int_equal(fp_printable_char("\0", 1, &is_bad), 1);
+	assert_true(is_bad);
+	/* bytes that are no UTF-8: C1 controls of an 8-bit terminal */
+	assert_blanked("a\x9b"
+	               "31m\x80\x9f\xa0",
+	               "a?31m??\xa0", 0);
+	assert_blanked("\xe2\x80", "\xe2?", 0);
 }
 
 /* Marks that turn the direction of text, or hide in it. */

@@ -46,6 +46,9 @@ static void it_follows_the_environment(void **state)
 	setenv("XDG_CACHE_HOME", "/cache", 1);
 	setenv("HOME", "/home/me", 1);
 	assert_string_equal(path(), "/somewhere");
+	setenv("FARPAGE_RUNTIME_DIR", "//./", 1);
+	assert_string_equal(path(), "/");
+	setenv("FARPAGE_RUNTIME_DIR", "/somewhere", 1);
 	assert_int_equal(fp_rundir_path(buf, strlen("/somewhere")), -ENAMETOOLONG);
 	setenv("FARPAGE_RUNTIME_DIR", "", 1);
 	if (geteuid() == 0) {
@@ -105,11 +108,19 @@ static void one_of_others_does_not_count(void **state)
 
 static void a_link_or_a_file_does_not_count(void **state)
 {
+	static const char *const tails[] = {"/", "//", "/.", "/././/"};
 	fp_autoclose int base_fd = open(base, O_RDONLY | O_DIRECTORY), fd = -1;
+	char tailed[80];
 
 	assert_int_equal(symlink(base, place), 0);
 	assert_int_equal(fp_rundir_make(buf, sizeof(buf)), -ENOTDIR);
 	assert_int_equal(fp_rundir_openat(base_fd, "run"), -ENOTDIR);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(tails); i++) {
+		snprintf(tailed, sizeof(tailed), "%s%s", place, tails[i]);
+		setenv("FARPAGE_RUNTIME_DIR", tailed, 1);
+		assert_int_equal(fp_rundir_make(buf, sizeof(buf)), -ENOTDIR);
+		assert_string_equal(buf, place);
+	}
 	assert_int_equal(unlink(place), 0);
 	fd = open(place, O_CREAT | O_WRONLY, 0600);
 	assert_int_equal(fp_rundir_openat(base_fd, "run"), -ENOTDIR);
