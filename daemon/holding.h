@@ -38,7 +38,7 @@ void fp_holding_count(struct fp_conn *conn);
 void fp_holding_drop(struct fp_conn *conn);
 /*
  * True if the client's connections hold too much. Then each goes on with one answer at a time, and
- * receives no more than it needs for that.
+ * receives no more than it needs for that. STATUS is refused: its answer is long.
  */
 bool fp_holding_is_scanty(const struct fp_conn *conn);
 

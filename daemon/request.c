@@ -14,6 +14,7 @@
 #include "cleanup.h"
 #include "admission.h"
 #include "clock.h"
+#include "holding.h"
 #include "node_server.h"
 #include "status.h"
 #include "units.h"
@@ -338,6 +339,9 @@ static int handle_status(struct fp_conn *conn)
 	size_t len;
 	int made;
 
+	/* each of thousands of connections could hold a long text. An operator's are few */
+	if (fp_holding_is_scanty(conn) && !conn->session->is_operator)
+		return -EUSERS;
 	if (fp_status_recent(conn->server, conn->session->client, &text, &len, &made) < 0)
 		return -EREMOTEIO;
 	fp_conn_charge(conn, (made ? STATUS_COST : 1) * len);

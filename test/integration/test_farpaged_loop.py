@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from farpaged import BOTH, NodeCase, main, secret_file
+from farpaged import BOTH, BUSY, OPERATOR, NodeCase, main, secret_file
 
 MIB = 1 << 20
 
@@ -145,6 +145,10 @@ class Flood(Case):
             select.select([], [], [], 0.01)
         print(f"unread PINGs hold {most >> 10} KiB, {most // n >> 10} a link", flush=True)
         self.assertLess(most, 20 * MIB + (n * 20 << 10))
+        asker = node.session(secret=self.BAD.encode())
+        self.refused(BUSY, asker.status)  # its text would be one more answer that may stay unread
+        node.session(secret=self.BAD.encode(), features=OPERATOR).status()
+        node.session(secret=self.GOOD.encode()).info()
 
 
 class Files(Case):

@@ -362,11 +362,12 @@ class Limited(Case):
             sessions = [self.crowd(node, url, request) for url in node.urls]
             self.assertIsNone(node.process.poll(), "the node was killed")
             self.assertGreater(sum(map(len, sessions)), 128)
-            self.assertLess(lender.status()["pools"][0]["free_bytes"], 64 * MIB)
-            node.session(node.urls[1], features=OPERATOR).close()
+            operator = node.session(node.urls[1], features=OPERATOR)
+            self.assertLess(operator.status()["pools"][0]["free_bytes"], 64 * MIB)
             for session in sum(sessions, []):
                 session.sock.close()
-            lender.await_status(lambda status: len(status["sessions"]) == 1)
+            operator.await_status(lambda status: len(status["sessions"]) == 1)
+            lender.info()
             node.session(node.urls[1]).close()
             node.process.kill()
             node.wait()
