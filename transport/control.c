@@ -262,8 +262,6 @@ bool fp_control_allows(const struct fp_session *session, const struct fp_io *io)
 	return true;
 }
 
-#define LEASE_TAG ((uint64_t)1 << 63) /* in the tags of LEASE calls */
-
 /*
  * Takes the answer to a call that had timed out. If it brings a lease, we give that back, because
  * no call waits for it. A lease that we have did not come late.
@@ -274,9 +272,9 @@ static int drop_late_answer(struct fp_control *control, const struct fp_wire_hea
 	uint8_t bytes[sizeof(struct fp_wire_release)];
 	struct fp_wire_leased leased;
 
-	if ((header->tag & ~LEASE_TAG) - 1 >= control->last_tag)
+	if (header->tag - 1 >= control->last_tag)
 		return -EPROTO;
-	if (header->type != FP_WIRE_LEASED || !(header->tag & LEASE_TAG))
+	if (header->type != FP_WIRE_LEASED)
 		return 0;
 	if (fp_wire_leased_decode(payload, header->length, &leased) < 0 || control->leases[leased.lease_id])
 		return -EPROTO;
@@ -296,7 +294,7 @@ struct question {
 static int exchange(struct fp_control *control, const struct question *question, size_t *ret_len,
                     const void **ret_payload)
 {
-	uint64_t tag = ++control->last_tag | (question->type == FP_WIRE_LEASE ? LEASE_TAG : 0);
+	uint64_t tag = ++control->last_tag;
 	uint64_t deadline_ns =
 	    question->deadline_ns ? question->deadline_ns : fp_clock_ns() + control->deadline_ns;
 	struct fp_wire_header header;
