@@ -161,14 +161,14 @@ static ssize_t move_opened(struct fp_far *far, const struct capture_run *run, in
 }
 
 /* Copies a page, and drops it if nobody holds it. -EBUSY: fp_unheld_keep must follow. */
-static int copy_out(struct fp_far *far, uint32_t page, void *dst)
+static int copy_out(struct fp_far *far, uint32_t page, bool is_open, void *dst)
 {
 	char *addr = fp_far_addr(far, page);
 	int r;
 
 	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0)
 		return -EAGAIN;
-	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, dst);
+	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, addr, is_open, dst);
 	return r == -EIO && fp_presence_is_absent(far->pagemap_fd, addr) ? -ENOENT : r;
 }
 
@@ -201,7 +201,7 @@ static ssize_t copy_closed(struct fp_far *far, const struct capture_run *run, in
 	int r = -EPERM;
 
 	if (madvise(addr, FP_PAGE_SIZE, MADV_SEQUENTIAL) == 0) {
-		r = copy_out(far, run->page, run->dst);
+		r = copy_out(far, run->page, false, run->dst);
 		if (r == -EBUSY) {
 			expose(far, run->page);
 			if (!fp_unheld_keep(addr, prot))
@@ -256,7 +256,7 @@ static bool keep_open(struct fp_far *far, uint32_t page)
 /* For a page that is readable and writable: needs no lock. */
 static ssize_t copy_open(struct fp_far *far, const struct capture_run *run)
 {
-	int r = copy_out(far, run->page, run->dst);
+	int r = copy_out(far, run->page, true, run->dst);
 
 	if (r == -EBUSY && !keep_open(far, run->page))
 		r = 0;
@@ -272,7 +272,7 @@ static ssize_t take_closed(struct fp_far *far, struct fp_batch *b, struct captur
 	if (!piece || piece->start > run->page || is_open(piece->prot)) /* it has changed */
 		return -EPERM;
 	run->n = FP_MIN(run->n, piece->end - run->page);
-	if (piece->prot != PROT_NONE && fp_far_moves(far)) {
+	if (piece->prot & PROT_READ && fp_far_moves(far)) {
 		if (piece->prot & PROT_EXEC)
 			run->dst = open_twin(b);
 		r = run->dst ? move_opened(far, run, piece->prot) : sealed(far);

@@ -22,21 +22,21 @@
 /*
  * A page may be in a list of some processor, which counts as a holder. This call empties the lists
  * of all processors, before it finds that there is no such NUMA node. It is slow, and pages may be
- * held for long: so it is not made for every page that stays.
+ * held for long: so it is made for every closed page that stays, but not for every open one.
  */
-static void empty_lists(void *addr)
+static void empty_lists(void *addr, bool is_open)
 {
 	static _Atomic uint64_t next_ns;
 	uint64_t now = fp_clock_ns();
 	int nowhere = -1, status;
 
-	if (now < atomic_load_explicit(&next_ns, memory_order_relaxed))
+	if (is_open && now < atomic_load_explicit(&next_ns, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&next_ns, now + LISTS_NS, memory_order_relaxed);
 	(void)syscall(SYS_move_pages, 0, 1ul, &addr, &nowhere, &status, 0);
 }
 
-int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
+int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, bool is_open, void *ret_bytes)
 {
 	if (!fp_process_memory_read(mem_fd, addr, ret_bytes))
 		return -EIO;
@@ -54,7 +54,7 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes)
 		if (fp_presence_is_absent(pagemap_fd, addr))
 			return 0;
 		if (i == 0)
-			empty_lists(addr);
+			empty_lists(addr, is_open);
 	}
 	return -EBUSY;
 }

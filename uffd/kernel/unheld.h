@@ -22,8 +22,10 @@
  * Copies a present page to ret_bytes, and drops it. 0: done. -EBUSY: the page is still there, and
  * the kernel may drop it at any time until fp_unheld_keep. Nothing has changed after -EINVAL (the
  * page is locked), -EPERM (sealed, or a filter forbids madvise) and -EIO (the page can't be read).
+ * is_open: the program can read and write the page, so keeping it opens nothing. Then -EBUSY may be
+ * wrong for a few milliseconds, which is cheaper.
  */
-int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, void *ret_bytes);
+int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, bool is_open, void *ret_bytes);
 
 /*
  * Ends the kernel's right to drop the page: makes the page dirty, without a change to any byte. The

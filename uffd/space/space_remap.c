@@ -64,7 +64,7 @@ static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
 		return -ENOMEM;
 	if (fp_presence_is_absent(far->pagemap_fd, src))
 		return -ENOENT;
-	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, src, bytes);
+	r = fp_unheld_take(far->mem_fd, far->pagemap_fd, src, false, bytes);
 	if (r == -EBUSY && !keep_page(m, from))
 		r = 0;
 	if (r < 0)
@@ -104,7 +104,7 @@ static ssize_t move_opened(const struct move *m, uint32_t from, uint32_t to)
  */
 static ssize_t take_page(const struct move *m, uint32_t from, uint32_t to)
 {
-	if (!fp_far_moves(m->space->far) || m->prot == PROT_NONE)
+	if (!fp_far_moves(m->space->far) || !(m->prot & PROT_READ))
 		return copy_unheld(m, from, to);
 	return m->prot == (PROT_READ | PROT_WRITE) ? move_open(m->space->far, from, to)
 	                                           : move_opened(m, from, to);
