@@ -1,6 +1,6 @@
 /*
- * See lookup.h. The list of loaded libraries is read without its lock as far as the C library: that
- * part is there before the program runs, and stays. What comes after it is walked under the lock.
+ * See lookup.h. The list of loaded libraries is read without its lock. That is right as we stop at
+ * the C library: it is in the list before the program runs, and stays.
  */
 #include "lookup.h"
 
@@ -162,40 +162,13 @@ static const struct link_map *map_of(const void *code)
 	return _dl_find_object((void *)code, &found) == 0 ? found.dlfo_link_map : NULL;
 }
 
-/* A walk through the libraries: which one is looked for, and whether ours has come before it. */
-struct walk {
-	const struct link_map *map;
-	bool met_own, is_after;
-};
-
-static bool is_library(const struct dl_phdr_info *info, const void *dynamic)
-{
-	for (unsigned i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			return (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr) == dynamic;
-	return false;
-}
-
-static int visit(struct dl_phdr_info *info, size_t size, void *arg)
-{
-	struct walk *walk = arg;
-
-	if (is_library(info, fp_lookup_dynamic))
-		walk->met_own = true;
-	walk->is_after = walk->met_own && is_library(info, walk->map->l_ld);
-	return walk->is_after;
-}
-
-/*
- * Other threads may close libraries between ours and this one. So the C library walks, under its
- * lock, and in the order of the list.
- */
 static bool is_after_ours(const struct link_map *map)
 {
-	struct walk walk = {.map = map};
+	const struct link_map *own = own_map();
 
-	dl_iterate_phdr(visit, &walk);
-	return walk.is_after;
+	while (map && map != own)
+		map = map->l_prev;
+	return map && own;
 }
 
 /* False for the kernel's vdso too: it is in the list, but no lookup finds its functions. */

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -275,6 +276,57 @@ static size_t element_bytes(struct call_request *q)
 	return q->row->how & FP_HOW_STREAM ? (size_t)*request_arg(q, q->row->pieces[0].n) : 1;
 }
 
+/* ---- whether such a call may be cut ---- */
+
+enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP, CUT_LAST };
+
+/*
+ * Whether a long call on fd may be cut into several calls. CUT_NOT: it may not. CUT_ONCE: only the
+ * first of them is made, because programs expect a short count from such a descriptor. CUT_LOOP:
+ * all are made in a loop, because programs do not expect a short count. CUT_LAST: likewise, but
+ * only if a copy is too long, because programs expect a file to be written at once.
+ */
+static enum cut cut_of_descriptor(int fd, bool writes)
+{
+	socklen_t len = sizeof(int);
+	struct stat st;
+	int type = 0;
+
+	if (fstat(fd, &st) < 0)
+		return CUT_NOT;
+	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ||
+	    (S_ISCHR(st.st_mode) && major(st.st_rdev) == MEMORY_DEVICES))
+		return writes ? CUT_LAST : CUT_LOOP;
+	if (S_ISSOCK(st.st_mode) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0)
+		return CUT_NOT;
+	if (S_ISFIFO(st.st_mode) || type == SOCK_STREAM || (S_ISCHR(st.st_mode) && isatty(fd)))
+		return writes ? CUT_LOOP : CUT_ONCE;
+	return CUT_NOT;
+}
+
+/* True if the program wants to wait for all bytes (MSG_WAITALL). */
+static bool waits_for_all(struct call_request *q)
+{
+	return (q->row->how & FP_HOW_RECEIVES) &&
+	       (*request_arg(q, FP_HOW_ARG(q->row->how)) & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL;
+}
+
+static enum cut choose_cut(struct call_request *q)
+{
+	int saved = errno;
+	enum cut cut;
+
+	if (!has_data(q))
+		return CUT_NOT;
+	if (q->row->how & FP_HOW_STREAM)
+		return q->row->how & FP_HOW_WRITES ? CUT_LAST : CUT_LOOP;
+	if (q->row->pieces[0].arg == 0)
+		return CUT_LOOP;
+	cut = cut_of_descriptor((int)*request_arg(q, 0), q->row->how & FP_HOW_WRITES);
+	errno = saved;
+	return cut == CUT_ONCE && waits_for_all(q) ? CUT_LOOP : cut;
+}
+
 /* ---- such a call by way of a copy: one call, so that no other writer's bytes come between ---- */
 
 static int copy_bytes(char *theirs, char *ours, size_t len, bool to_theirs)
@@ -333,86 +385,46 @@ static char *copy_room(struct call_request *q, struct fp_call_args *job, size_t 
 	return room + (uintptr_t)first.iov_base % FP_PAGE_SIZE;
 }
 
+static bool is_copied(enum cut cut, bool reads, size_t len)
+{
+	return cut == CUT_NOT || cut == CUT_LAST || (!reads && len <= PIPE_BUF);
+}
+
 /*
  * Returns 0 and *ret if the call was made, or -EFAULT if the program lacks some of the memory to be
- * written, or -E2BIG. Streams read without a copy, as only they know how many
- * bytes they put into an element that is not whole.
+ * written, or -E2BIG. Bytes that can be cut are not read so: no more must be read than the
+ * program's memory takes. Pipes and streams are not written so: others may write between in any
+ * case, but for PIPE_BUF bytes. A longjmp out of a handler would lose the copy's memory.
  */
-static int attempt_copy(struct call_request *q, long *ret)
+static int attempt_copy(struct call_request *q, enum cut cut, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
-	uint32_t how = q->row->how;
+	bool reads = q->row->how & FP_HOW_READS;
 	struct call_request one_call = *q;
 	struct iovec one;
-	int r;
+	int r = 0, saved;
 
 	fp_call_args_begin(&job, false);
-	if (!has_data(q) || ((how & FP_HOW_STREAM) && (how & FP_HOW_READS)) || data_len(q, &one.iov_len) < 0)
+	if (!has_data(q) || data_len(q, &one.iov_len) < 0 || !is_copied(cut, reads, one.iov_len))
 		return -E2BIG;
 	one.iov_base = copy_room(q, &job, one.iov_len);
 	if (!one.iov_base)
 		return -E2BIG;
-	r = how & FP_HOW_WRITES ? copy_data(q, one.iov_base, one.iov_len, false) : 0;
+	if (!reads)
+		r = copy_data(q, one.iov_base, one.iov_len, false);
 	if (r < 0)
 		return r;
 	set_data(&one_call, &one);
 	if (attempt(&one_call, false, ret) < 0)
 		return -E2BIG;
-	if ((how & FP_HOW_READS) && *ret > 0 && copy_data(q, one.iov_base, (size_t)*ret, true) < 0) {
-		errno = EFAULT;
-		*ret = -1;
-	}
-	*ret /= (long)element_bytes(q);
+	saved = errno;
+	r = reads && *ret > 0 ? copy_data(q, one.iov_base, (size_t)*ret, true) : 0;
+	errno = r < 0 ? EFAULT : saved;
+	*ret = r < 0 ? -1 : *ret / (long)element_bytes(q);
 	return 0;
 }
 
 /* ---- such a call piece by piece ---- */
-
-enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
-
-/*
- * Whether a long call on fd may be cut into several calls. CUT_NOT: it may not. CUT_ONCE: only the
- * first of them is made, because programs expect a short count from such a descriptor. CUT_LOOP:
- * all are made in a loop, because programs do not expect a short count.
- */
-static enum cut cut_of_descriptor(int fd, bool writes)
-{
-	socklen_t len = sizeof(int);
-	struct stat st;
-	int type = 0;
-
-	if (fstat(fd, &st) < 0)
-		return CUT_NOT;
-	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ||
-	    (S_ISCHR(st.st_mode) && major(st.st_rdev) == MEMORY_DEVICES))
-		return CUT_LOOP;
-	if (S_ISSOCK(st.st_mode) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0)
-		return CUT_NOT;
-	if (S_ISFIFO(st.st_mode) || type == SOCK_STREAM || (S_ISCHR(st.st_mode) && isatty(fd)))
-		return writes ? CUT_LOOP : CUT_ONCE;
-	return CUT_NOT;
-}
-
-/* True if the program wants to wait for all bytes (MSG_WAITALL). */
-static bool waits_for_all(struct call_request *q)
-{
-	return (q->row->how & FP_HOW_RECEIVES) &&
-	       (*request_arg(q, FP_HOW_ARG(q->row->how)) & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL;
-}
-
-static enum cut choose_cut(struct call_request *q)
-{
-	int saved = errno;
-	enum cut cut;
-
-	if (!has_data(q))
-		return CUT_NOT;
-	if ((q->row->how & FP_HOW_STREAM) || q->row->pieces[0].arg == 0)
-		return CUT_LOOP;
-	cut = cut_of_descriptor((int)*request_arg(q, 0), q->row->how & FP_HOW_WRITES);
-	errno = saved;
-	return cut == CUT_ONCE && waits_for_all(q) ? CUT_LOOP : cut;
-}
 
 /* The part of a call that is still to be made, chunk by chunk. */
 struct rest {
@@ -487,13 +499,12 @@ static void do_stream(struct call_request *q, struct rest *rest)
 
 static long do_long(struct call_request *q)
 {
-	struct rest rest = {.chunk = SIZE_MAX / 4};
+	struct rest rest = {.cut = choose_cut(q), .chunk = SIZE_MAX / 4};
 	long ret;
-	int r = attempt_copy(q, &ret);
+	int r = attempt_copy(q, rest.cut, &ret);
 
 	if (r == 0)
 		return ret;
-	rest.cut = choose_cut(q);
 	if (rest.cut == CUT_NOT && r != -EFAULT)
 		return refuse_long(q->row->name);
 	if (rest.cut == CUT_NOT) {

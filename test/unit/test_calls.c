@@ -402,23 +402,28 @@ static void test_long_stream(void **state)
 	fclose(stream);
 }
 
-/* A pipe is written and read by one call each, by way of a copy. */
+/* A pipe is read only once, because programs expect short reads from it. Writes are complete. */
 static void test_long_pipe(void **state)
 {
 	int fds[2];
+	ssize_t n;
 
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	fill(FAR(0), 12 * FP_PAGE_SIZE);
 	far_rig_close();
 	far_rig.budget_pages = 3;
 	assert_int_equal(write(fds[1], FAR(0), 12 * FP_PAGE_SIZE), 12 * FP_PAGE_SIZE);
-	assert_int_equal(read(fds[0], FAR(LONG_BYTES), 12 * FP_PAGE_SIZE), 12 * FP_PAGE_SIZE);
-	assert_filled(FAR(LONG_BYTES), 0, 12 * FP_PAGE_SIZE);
+	n = read(fds[0], FAR(LONG_BYTES), 12 * FP_PAGE_SIZE);
+	assert_in_range(n, 1, 3 * FP_PAGE_SIZE);
+	assert_filled(FAR(LONG_BYTES), 0, (size_t)n);
 	close(fds[0]);
 	close(fds[1]);
 }
 
-/* MSG_PEEK leaves the bytes for the next call. */
+/*
+ * MSG_WAITALL asks for all bytes, so the call receives them in parts. With MSG_PEEK it can't do
+ * that.
+ */
 static void test_long_receive(void **state)
 {
 	int fds[2];
@@ -428,8 +433,8 @@ static void test_long_receive(void **state)
 	far_rig_close();
 	assert_int_equal(send(fds[1], FAR(0), 12 * FP_PAGE_SIZE, 0), 12 * FP_PAGE_SIZE);
 	far_rig.budget_pages = 3;
-	assert_int_equal(recv(fds[0], FAR(LONG_BYTES), 12 * FP_PAGE_SIZE, MSG_PEEK | MSG_WAITALL),
-	                 12 * FP_PAGE_SIZE);
+	assert_in_range(recv(fds[0], FAR(LONG_BYTES), 12 * FP_PAGE_SIZE, MSG_PEEK | MSG_WAITALL), 1,
+	                3 * FP_PAGE_SIZE);
 	assert_int_equal(recv(fds[0], FAR(LONG_BYTES), 12 * FP_PAGE_SIZE, MSG_WAITALL), 12 * FP_PAGE_SIZE);
 	assert_filled(FAR(LONG_BYTES), 0, 12 * FP_PAGE_SIZE);
 	close(fds[0]);
