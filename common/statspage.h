@@ -4,9 +4,9 @@
  *
  * A page in the user's folder is unlinked at exit. If the program ends in another way (_exit, a
  * signal, exec), the next program that makes a page there removes it. A file that the user chose
- * stays. So does a page in the folder of a `farpage run`, which removes it. While the writer maps
- * the file, it holds a lock on the file (flock). So readers in another pid namespace also know
- * whether the writer lives.
+ * elsewhere stays. So does a page in the folder of a `farpage run`, which removes it. While the
+ * writer maps the file, it holds a lock on the file (flock). So readers in another pid namespace
+ * also know whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
