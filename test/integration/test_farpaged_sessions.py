@@ -585,17 +585,17 @@ class Resumed(Case):
         self.assertEqual((watcher.grace_ms, watcher.idle_ms, session.grace_ms, session.idle_ms), (0, 0, 30000, 30000))
 
     def test_idle(self):
-        node, watcher, session = self.start_watched("idle_timeout: 300ms")
-        self.assertEqual(session.idle_ms, 300)
+        node, watcher, session = self.start_watched("idle_timeout: 1s")
+        self.assertEqual(session.idle_ms, 1000)
         session.lease(MIB)
-        end = time.monotonic() + 1
+        end = time.monotonic() + 1.5
         while time.monotonic() < end:
             session.ask(PING)
             time.sleep(0.05)
         self.assertEqual({s["state"] for s in watcher.status()["sessions"]}, {"connected"})
         start = time.monotonic()
         self.await_state(watcher, session, "cut off")
-        self.assertGreater(time.monotonic() - start, 0.2)
+        self.assertGreater(time.monotonic() - start, 0.5)
         self.assertTrue(session.at_eof())
         self.resume(node, session).ask(PING)
         self.assertEqual(watcher.status()["counters"]["sessions_resumed"], 1)
