@@ -23,8 +23,8 @@ static const char *variable(const char *name)
 }
 
 /*
- * Removes what may follow the name of a folder: slashes, and dots that mean the folder itself. With
- * them, open(2) would follow a link in spite of O_NOFOLLOW.
+ * Removes slashes, and dots that mean the folder itself, from the end of its name. With them,
+ * open(2) would follow a link in spite of O_NOFOLLOW.
  */
 static void cut_tail(char *dir)
 {

@@ -92,7 +92,10 @@ void fp_holding_count(struct fp_conn *conn)
 		count_fds(conn, n_fds);
 }
 
-/* No client below its even part of one half is scanty, so all together keep less than max. */
+/*
+ * Once all clients together keep half of what they may, a client that has its even part of that
+ * half is scanty. Clients below it can add less than another half.
+ */
 bool fp_holding_is_scanty(const struct fp_conn *conn)
 {
 	const struct fp_client *client = conn->client;

@@ -27,7 +27,7 @@ struct fp_node_server;
  */
 #define FP_HOLDING_PLACE_BYTES (48u << 10)
 
-/* Divides what the host keeps back. Call it once the number of shards is known. */
+/* Divides the memory that is kept back for clients. Called when the number of shards is known. */
 void fp_holding_init(struct fp_node_server *server);
 /* Returns for how many connections of clients there is memory. Strangers have a quarter more. */
 uint64_t fp_holding_places(const struct fp_node_server *server);

@@ -59,7 +59,7 @@ static long open_by_number(long number, long a, long b, long c, long d)
 #endif
 	fd = fp_call_syscall_way(number, a, b, c, d, 0, 0);
 	if (fd >= 0)
-		fp_wary_look((int)fd);
+		fp_wary_look((int)fd, -1);
 	return fd;
 }
 

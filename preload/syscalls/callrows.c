@@ -68,7 +68,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define AT(n)         (FP_HOW_OFFSET | (n) << FP_HOW_ARG_SHIFT)
 #define OPENS         FP_HOW_OPENS
 #define RELEASES      FP_HOW_RELEASES
-#define LOOKS         FP_HOW_LOOKS
+#define LOOKS(n)      (FP_HOW_LOOKS | (n) << FP_HOW_ARG_SHIFT)
 #define GUESS         FP_HOW_GUESS
 #define REFUSE        FP_HOW_REFUSE
 #define SYSCALL       FP_HOW_SYSCALL

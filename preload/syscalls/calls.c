@@ -553,13 +553,17 @@ static long mediate(struct call_request *q)
 	return ret;
 }
 
-/* A call of fcntl names its descriptor; the others return one. */
+/* A call of fcntl names its descriptor, and may change its flags. The others return one. */
 static void look(const struct call_request *q, long ret)
 {
-	if (!(q->row->how & FP_HOW_OPENS))
-		ret = (int)q->args[1] == F_SETFL && (q->args[2] & O_DIRECT) ? q->args[0] : -1;
-	if ((int)ret >= 0)
-		fp_wary_look((int)ret);
+	int flags = (int)q->args[FP_HOW_ARG(q->row->how)];
+
+	if ((int)ret < 0)
+		return;
+	if (q->row->how & FP_HOW_OPENS)
+		fp_wary_look((int)ret, flags);
+	else if ((int)q->args[1] == F_SETFL && (flags & O_DIRECT))
+		fp_wary_look((int)q->args[0], -1);
 }
 
 long fp_calls_run(unsigned row, long *args)

@@ -67,7 +67,8 @@ enum fp_call_how {
 	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG holds the flags of recv */
 	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor during the call */
 	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first releases threads held on a CPU */
-	FP_HOW_LOOKS = 1 << 10,   /* in every fault mode: looks at the descriptor afterwards, see wary.h */
+	FP_HOW_LOOKS = 1 << 10,   /* in every fault mode: then looks at the descriptor (wary.h), whose
+	                             flags argument FP_HOW_ARG holds */
 };
 
 #define FP_HOW_ARG_SHIFT   12

@@ -62,29 +62,34 @@ static bool is_tls(int fd)
 	return getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &len) == 0 && strcmp(name, "tls") == 0;
 }
 
-/* True if what is open there may hold memory. flags: those of F_GETFL. */
+static bool is_direct(int flags)
+{
+	return (flags & O_DIRECT) && (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* True if what is open there with these flags may hold memory. */
 static bool may_hold(int fd, int flags)
 {
-	bool is_direct = (flags & O_DIRECT) && (flags & O_ACCMODE) != O_WRONLY;
 	struct stat st;
 
-	if ((!is_direct && (flags & O_ACCMODE) != O_RDWR) || fstat(fd, &st) < 0)
+	if (fstat(fd, &st) < 0)
 		return false;
 	if (S_ISCHR(st.st_mode))
 		return !is_harmless(st.st_rdev);
 	if (S_ISSOCK(st.st_mode))
 		return is_tls(fd);
-	return is_direct && !S_ISBLK(st.st_mode) && !pins_direct_reads(fd);
+	return is_direct(flags) && !S_ISBLK(st.st_mode) && !pins_direct_reads(fd);
 }
 
-void fp_wary_look(int fd)
+void fp_wary_look(int fd, int flags)
 {
-	int saved = errno, flags;
+	int saved = errno;
 
 	if (!fp_shim_agent() || fp_local_is_agent() || fp_fd_is_ours(fd))
 		return;
-	flags = (int)fp_call_raw_syscall(SYS_fcntl, (long)fd, (long)F_GETFL);
-	if (flags >= 0 && may_hold(fd, flags))
+	if (flags == -1)
+		flags = (int)fp_call_raw_syscall(SYS_fcntl, (long)fd, (long)F_GETFL);
+	if (flags >= 0 && (is_direct(flags) || (flags & O_ACCMODE) == O_RDWR) && may_hold(fd, flags))
 		fp_agent_be_wary(fp_shim_agent());
 	errno = saved;
 }
@@ -92,7 +97,7 @@ void fp_wary_look(int fd)
 void fp_wary_look_at_inherited(void)
 {
 	for (int fd = 0; fd < INHERITED_MAX; fd++)
-		fp_wary_look(fd);
+		fp_wary_look(fd, -1);
 }
 
 void fp_wary_setsockopt(int level, int option, const void *value, socklen_t len)

@@ -13,10 +13,10 @@
 #include <sys/socket.h>
 
 /*
- * Looks at a descriptor that was opened, or whose flags were changed. Keeps errno. Any thread,
- * signal handlers too.
+ * Looks at a descriptor that was opened, or whose flags were changed. flags: those of open(2), or
+ * -1 to ask the kernel. Keeps errno. Any thread, signal handlers too.
  */
-void fp_wary_look(int fd);
+void fp_wary_look(int fd, int flags);
 
 /* Looks at the descriptors that the program has inherited. */
 void fp_wary_look_at_inherited(void);

@@ -55,6 +55,25 @@ struct scene {
 
 /* ---- set-up ---- */
 
+/* Reads the arguments FARPAGED [FILTER]. 0: the tests may run. Otherwise it returns the exit
+ * status. */
+static inline int prepare(int argc, char **argv, const char *name)
+{
+	struct fp_agent_error error;
+
+	if (argc < 2)
+		return 2;
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	farpaged = argv[1];
+	if (fp_agent_check_kernel(&error) < 0) {
+		fprintf(stderr, "%s\n", error.text);
+		return SKIP;
+	}
+	seed = test_seed(name);
+	return 0;
+}
+
 static inline int setup_with(void **state, const char *grace, bool other)
 {
 	struct scene *s = calloc(1, sizeof(*s));

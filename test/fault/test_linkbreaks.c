@@ -565,17 +565,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	};
-	struct fp_agent_error error;
+	int r = prepare(argc, argv, "linkbreaks");
 
-	if (argc < 2)
-		return 2;
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	farpaged = argv[1];
-	if (fp_agent_check_kernel(&error) < 0) {
-		fprintf(stderr, "%s\n", error.text);
-		return SKIP;
-	}
-	seed = test_seed("linkbreaks");
-	return cmocka_run_group_tests_name("linkbreaks", tests, NULL, NULL);
+	return r ? r : cmocka_run_group_tests_name("linkbreaks", tests, NULL, NULL);
 }

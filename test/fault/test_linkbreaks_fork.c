@@ -261,17 +261,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_forks_while_tokens_lack, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_it_is_cut_off, setup, teardown),
 	};
-	struct fp_agent_error error;
+	int r = prepare(argc, argv, "linkbreaks_fork");
 
-	if (argc < 2)
-		return 2;
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	farpaged = argv[1];
-	if (fp_agent_check_kernel(&error) < 0) {
-		fprintf(stderr, "%s\n", error.text);
-		return SKIP;
-	}
-	seed = test_seed("linkbreaks_fork");
-	return cmocka_run_group_tests_name("linkbreaks_fork", tests, NULL, NULL);
+	return r ? r : cmocka_run_group_tests_name("linkbreaks_fork", tests, NULL, NULL);
 }

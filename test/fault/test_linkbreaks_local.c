@@ -92,7 +92,7 @@ static void *read_page(void *arg)
 	return NULL;
 }
 
-/* A reader's only reason to sleep is its fault. */
+/* A reader sleeps only in its fault. */
 static bool is_asleep(pid_t reader)
 {
 	char path[64], text[512] = "";
@@ -177,17 +177,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_what_needs_no_node_does_not_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),
 	};
-	struct fp_agent_error error;
+	int r = prepare(argc, argv, "linkbreaks_local");
 
-	if (argc < 2)
-		return 2;
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	farpaged = argv[1];
-	if (fp_agent_check_kernel(&error) < 0) {
-		fprintf(stderr, "%s\n", error.text);
-		return SKIP;
-	}
-	seed = test_seed("linkbreaks_local");
-	return cmocka_run_group_tests_name("linkbreaks_local", tests, NULL, NULL);
+	return r ? r : cmocka_run_group_tests_name("linkbreaks_local", tests, NULL, NULL);
 }

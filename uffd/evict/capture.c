@@ -191,8 +191,8 @@ static void expose(struct fp_far *far, uint32_t page)
 }
 
 /*
- * For a page that the program can't read or can't write; the caller has the lock. fp_unheld_keep
- * may have to open the page: so first makes it a mapping of its own, by an advice that means
+ * Takes a page that the program can't read, or can't write. The caller has the lock. fp_unheld_keep
+ * may have to open the page. So this first makes it a mapping of its own, by an advice that means
  * nothing for such memory.
  */
 static ssize_t copy_closed(struct fp_far *far, const struct capture_run *run, int prot)
