@@ -8,7 +8,11 @@
 #ifndef FP_LOOKUP_H
 #define FP_LOOKUP_H
 
+#include <link.h>
 #include <stdbool.h>
+
+/* This library in the loader's list; NULL if it has been loaded into another namespace. */
+const struct link_map *fp_lookup_own_map(void);
 
 typedef void *fp_dlsym_fn(void *library, const char *name);
 typedef void *fp_dlvsym_fn(void *library, const char *name, const char *version);

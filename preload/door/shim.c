@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "imports.h"
 #include "local.h"
 #include "log.h"
 #include "lookup.h"
@@ -41,6 +42,13 @@ size_t fp_shim_min_mapping(void)
 	return shim.min_mapping;
 }
 
+void *fp_shim_choose(void *next, const char *name)
+{
+	void *own = fp_local_is_agent() ? fp_imports_find(name) : NULL;
+
+	return own ? own : next;
+}
+
 void *fp_shim_next(_Atomic(void *) *known, const char *name)
 {
 	void *found = atomic_load_explicit(known, memory_order_relaxed);
@@ -49,7 +57,7 @@ void *fp_shim_next(_Atomic(void *) *known, const char *name)
 		found = fp_lookup_next(name, NULL);
 		atomic_store_explicit(known, found, memory_order_relaxed);
 	}
-	return found;
+	return fp_shim_choose(found, name);
 }
 
 int fp_shim_return(int r)

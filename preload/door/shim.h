@@ -17,8 +17,14 @@
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
 /*
- * Returns the function of this name that the program would call without the shim, mostly the C
- * library's. Only the first call looks the function up; *known keeps it for later calls.
+ * Returns next, the function of this name that the program would call without the shim. But if the
+ * thread works for the agent: the C library's, which another library may have replaced.
+ */
+void *fp_shim_choose(void *next, const char *name);
+
+/*
+ * As fp_shim_choose, and looks up next itself. Only the first call does so; *known keeps it for
+ * later calls.
  */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
 #define FP_NEXT(name)                                                                                        \

@@ -22,6 +22,7 @@
 #include "end.h"
 #include "fdutil.h"
 #include "heap.h"
+#include "imports.h"
 #include "libc_memory.h"
 #include "local.h"
 #include "log.h"
@@ -266,6 +267,7 @@ __attribute__((constructor)) static void begin(void)
 	struct fp_agent_error error = {.text = ""};
 	int saved = errno, r;
 
+	fp_imports_open();
 	fp_shim_enter_local();
 	r = check_sanitizers(&error);
 	if (r == 0)

@@ -23,6 +23,7 @@
 #include "call_args.h"
 #include "cleanup.h"
 #include "fdutil.h"
+#include "imports.h"
 #include "local.h"
 #include "lookup.h"
 #include "shim.h"
@@ -66,9 +67,9 @@ void fp_calls_open(void)
 
 	atomic_store_explicit(&must_hold, hold, memory_order_release);
 	for (unsigned i = 0; i < fp_call_n_rows; i++) {
-		fp_call_fn *real = resolve(i);
+		fp_call_fn *real = resolve(i), *own = (fp_call_fn *)fp_imports_find(fp_call_rows[i].name);
 
-		if (!hold && !(fp_shim_agent() && (fp_call_rows[i].how & always)))
+		if (!hold && (real == own || !own) && !(fp_shim_agent() && (fp_call_rows[i].how & always)))
 			fp_call_entry[i] = real;
 	}
 	if (hold)
@@ -572,8 +573,10 @@ long fp_calls_run(unsigned row, long *args)
 	long ret;
 
 	memcpy(q.args, args, sizeof(q.args));
-	if (fp_local_is_agent())
+	if (fp_local_is_agent()) {
+		q.real = (fp_call_fn *)fp_shim_choose(q.real, q.row->name);
 		return pass(&q);
+	}
 	if ((q.row->how & FP_HOW_RELEASES) && fp_shim_agent())
 		fp_agent_affinity_release(fp_shim_agent(), true);
 	q.opens = q.row->how & FP_HOW_OPENS;

@@ -20,6 +20,7 @@
 
 #include "call_args.h"
 #include "calls.h"
+#include "imports.h"
 #include "local.h"
 #include "lookup.h"
 #include "owner.h"
@@ -65,7 +66,7 @@ static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
 
 void fp_libc_memory_open(void)
 {
-	libc.known = (uintptr_t)fp_lookup_next("fopen", NULL);
+	libc.known = (uintptr_t)fp_imports_find("fopen");
 	fp_libc_memory_loader.known = getauxval(AT_BASE);
 	dl_iterate_phdr(look_at_library, NULL);
 }

@@ -26,8 +26,9 @@
 #define KEPT_LOCAL(type, name, parameters, ...)                                                              \
 	FP_INTERPOSE type name parameters                                                                    \
 	{                                                                                                    \
+		__typeof__(&name) next = FP_NEXT(name);                                                      \
 		uint64_t signals = fp_local_enter_masked();                                                  \
-		type made = FP_NEXT(name)(__VA_ARGS__);                                                      \
+		type made = next(__VA_ARGS__);                                                               \
                                                                                                              \
 		fp_local_leave_masked(signals);                                                              \
 		return made;                                                                                 \
@@ -66,16 +67,17 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
  */
 FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 {
+	__typeof__(&pthread_setspecific) next = FP_NEXT(pthread_setspecific);
 	uint64_t signals;
 	int r;
 
 	if (key < FIRST_KEYS || !value ||
 	    pthread_getspecific(key)) /* a key with a value has its block already */
-		return FP_NEXT(pthread_setspecific)(key, value);
+		return next(key, value);
 	if (fp_owner_file())
 		fp_owner_forbid_forks("a thread has set a value of a key beyond the first 32");
 	signals = fp_local_enter_masked();
-	r = FP_NEXT(pthread_setspecific)(key, value);
+	r = next(key, value);
 	fp_local_leave_masked(signals);
 	return r;
 }
