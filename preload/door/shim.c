@@ -42,22 +42,16 @@ size_t fp_shim_min_mapping(void)
 	return shim.min_mapping;
 }
 
-void *fp_shim_choose(void *next, const char *name)
-{
-	void *own = fp_local_is_agent() ? fp_imports_find(name) : NULL;
-
-	return own ? own : next;
-}
-
 void *fp_shim_next(_Atomic(void *) *known, const char *name)
 {
-	void *found = atomic_load_explicit(known, memory_order_relaxed);
+	void *found = atomic_load_explicit(known, memory_order_relaxed), *own;
 
 	if (!found) {
 		found = fp_lookup_next(name, NULL);
 		atomic_store_explicit(known, found, memory_order_relaxed);
 	}
-	return fp_shim_choose(found, name);
+	own = fp_local_is_agent() ? fp_imports_find(name) : NULL;
+	return own ? own : found;
 }
 
 int fp_shim_return(int r)

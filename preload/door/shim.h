@@ -17,14 +17,9 @@
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
 /*
- * Returns next, the function of this name that the program would call without the shim. But if the
- * thread works for the agent: the C library's, which another library may have replaced.
- */
-void *fp_shim_choose(void *next, const char *name);
-
-/*
- * As fp_shim_choose, and looks up next itself. Only the first call does so; *known keeps it for
- * later calls.
+ * Returns the function of this name that the program would call without the shim, mostly the C
+ * library's. If the thread works for the agent: the C library's, even if another library replaces
+ * it for the program. Only the first call looks the program's up; *known keeps it for later calls.
  */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
 #define FP_NEXT(name)                                                                                        \

@@ -38,6 +38,7 @@
 
 static atomic_bool must_hold;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
+static _Atomic(fp_call_fn *) agents[ROWS_MAX]; /* for the agent's own calls: set before reals */
 
 /* ---- the C library's functions ---- */
 
@@ -49,14 +50,16 @@ static long no_such_call(long a, long b, long c, long d, long e, long f, long g)
 
 static fp_call_fn *resolve(unsigned row)
 {
-	fp_call_fn *real = atomic_load_explicit(&reals[row], memory_order_relaxed);
+	fp_call_fn *real = atomic_load_explicit(&reals[row], memory_order_acquire), *agent;
 
 	if (real)
 		return real;
 	real = (fp_call_fn *)fp_lookup_next(fp_call_rows[row].name, NULL);
 	if (!real)
 		real = no_such_call;
-	atomic_store_explicit(&reals[row], real, memory_order_relaxed);
+	agent = (fp_call_fn *)fp_imports_find(fp_call_rows[row].name);
+	atomic_store_explicit(&agents[row], agent ? agent : real, memory_order_relaxed);
+	atomic_store_explicit(&reals[row], real, memory_order_release);
 	return real;
 }
 
@@ -67,9 +70,10 @@ void fp_calls_open(void)
 
 	atomic_store_explicit(&must_hold, hold, memory_order_release);
 	for (unsigned i = 0; i < fp_call_n_rows; i++) {
-		fp_call_fn *real = resolve(i), *own = (fp_call_fn *)fp_imports_find(fp_call_rows[i].name);
+		fp_call_fn *real = resolve(i);
+		bool is_for_all = real == atomic_load(&agents[i]);
 
-		if (!hold && (real == own || !own) && !(fp_shim_agent() && (fp_call_rows[i].how & always)))
+		if (!hold && is_for_all && !(fp_shim_agent() && (fp_call_rows[i].how & always)))
 			fp_call_entry[i] = real;
 	}
 	if (hold)
@@ -574,7 +578,7 @@ long fp_calls_run(unsigned row, long *args)
 
 	memcpy(q.args, args, sizeof(q.args));
 	if (fp_local_is_agent()) {
-		q.real = (fp_call_fn *)fp_shim_choose(q.real, q.row->name);
+		q.real = atomic_load_explicit(&agents[row], memory_order_relaxed);
 		return pass(&q);
 	}
 	if ((q.row->how & FP_HOW_RELEASES) && fp_shim_agent())
