@@ -3,7 +3,10 @@
  */
 #include "holding.h"
 
+#include <limits.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -137,20 +140,34 @@ void fp_holding_sent(struct fp_conn *conn, size_t bytes)
 		fp_holding_look(conn);
 }
 
-/* The kernel's own tuning ends at the first call. */
+/*
+ * Of tcp, the window alone gets small: the kernel drops what comes to a receive buffer that has
+ * shrunk, and its peer sends it again and again.
+ */
+static void set_socket_buffers(const struct fp_conn *conn, bool narrow)
+{
+	int send_bytes = narrow ? NARROW_BYTES : WIDE_BYTES;
+	int window_bytes = narrow ? 2 * NARROW_BYTES : INT_MAX;
+	int locked = 0;
+
+	(void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
+	if (!narrow) /* the kernel tunes it again */
+		(void)setsockopt(conn->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, sizeof(locked));
+	if (!conn->is_unix)
+		(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window_bytes,
+		                 sizeof(window_bytes));
+}
+
 void fp_holding_fit_socket(struct fp_conn *conn)
 {
 	bool narrow = fp_holding_is_scanty(conn);
-	int bytes = narrow ? NARROW_BYTES : WIDE_BYTES;
 
 	if (conn->is_narrow == narrow)
 		return;
 	fp_holding_look(conn);
 	if (conn->queued_bytes > 4 * NARROW_BYTES) /* it counts as what it is */
 		narrow = false;
-	(void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-	if (!conn->is_unix)
-		(void)setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+	set_socket_buffers(conn, narrow);
 	conn->is_narrow = narrow;
 }
 
