@@ -28,7 +28,7 @@ import memcgroup
 from farpaged import DEADLINE_S, OPERATOR, Farpaged, Refused
 from wellbehaved import WellBehavedProcess
 
-TURNS, RDMA_TURNS = 3, 2
+TURNS = 2
 MAX_TURNS = 7
 TURN_S = 1.0
 LONG_ALONE_S, LIFE_S, TELL_S = 30, 8, 10  # of a long turn: the turn alone; an attacker's life; between two lines
@@ -191,7 +191,7 @@ class Trial:
         self.node = Farpaged(attack.config(transport), preexec=self.prepare)
         self.other = Farpaged(attack.config(transport), preexec=self.prepare) if transport == "rdma" else None
         self.pid = self.node.process.pid
-        self.transport, self.turns, self.max_turns = transport, RDMA_TURNS if transport == "rdma" else TURNS, MAX_TURNS
+        self.transport, self.turns, self.max_turns = transport, TURNS, MAX_TURNS
         self.alone_s = self.turn_s = TURN_S
         if long_s:
             self.turns = self.max_turns = 1

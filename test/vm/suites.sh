@@ -17,8 +17,8 @@ both_networks=(--setup one-namespace --setup two-namespaces)
 # and copying them, no poison, no asynchronous write-protection, and an older io_uring.
 brief() {
 	in_guest 6.12 --kernel 6.12 "${both_networks[@]}" --timeout 1500 -- \
-		vm-devices vm-conformance-rdma-siw vm-conformance-rdma+tcp-rxe vm-verbs-{rxe,siw} vm-libfarpage-rxe \
-		vm-preload-map-siw vm-churn-move-{rxe,siw} vm-churn-inline-rxe vm-bench-rxe vm-opens-siw vm-stolenkey-siw-namespaces
+		vm-devices vm-conformance-rdma-siw vm-conformance-rdma+tcp-rxe vm-verbs-{rxe,siw} \
+		vm-churn-move-{rxe,siw} vm-churn-inline-rxe vm-bench-rxe vm-opens-siw vm-stolenkey-siw-namespaces
 
 	in_guest 6.12-faults --kernel 6.12 --setup one-namespace --timeout 1200 -- \
 		vm-rdmafork-rxe vm-redis-save-rxe vm-killclients-brief-rxe \
