@@ -507,40 +507,63 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
 /*
  * Frees pages of the reserve before the chunk is mapped, because the kernel refuses a mapping of
  * huge pages if too few are free. Each chunk frees at most its own size, so a small chunk does not
- * wait for a large one.
+ * wait for a large one. Returns 1 if there is more to free.
  */
-static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
+static int free_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	uint64_t have_bytes = pool->taken_bytes + pool->reserve_bytes;
 	uint64_t over_bytes = have_bytes - FP_MIN(have_bytes, pool->size_bytes);
-	uint64_t len_bytes = slice(pool, FP_MIN(over_bytes, chunk->size_bytes - chunk->freed_bytes));
+	uint64_t left_bytes = FP_MIN(over_bytes, chunk->size_bytes - chunk->freed_bytes);
+	uint64_t len_bytes = slice(pool, left_bytes);
 	int r;
 
-	if (chunk->base)
-		return fp_pool_populate(pool, chunk);
-	if (pool->preallocate && len_bytes) {
-		r = shrink_reserve(pool, len_bytes);
-		chunk->freed_bytes += len_bytes;
-		return r < 0 ? r : 1;
-	}
-	r = new_chunk(pool, chunk);
+	if (!pool->preallocate || !len_bytes)
+		return 0;
+	r = shrink_reserve(pool, len_bytes);
+	chunk->freed_bytes += len_bytes;
+	return r < 0 ? r : len_bytes < left_bytes;
+}
+
+/*
+ * The last slice of freeing also maps the chunk and populates its first bytes: each slice waits for
+ * its turn, and the smallest lease needs one only.
+ */
+static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	int r = chunk->base ? 0 : free_slice(pool, chunk);
+
+	if (r == 0 && !chunk->base)
+		r = new_chunk(pool, chunk);
 	/*
 	 * If the memory of the pool is reserved, the chunk is populated now. A missing huge page is
 	 * an error here, but would be a SIGBUS at a later write.
 	 */
-	return r < 0 ? r : fp_pool_is_reserved(pool);
+	return r == 0 && fp_pool_is_reserved(pool) ? fp_pool_populate(pool, chunk) : r;
+}
+
+/*
+ * Takes what is free of the space that the chunk still lacks. So chunks that come later can't keep
+ * a large one waiting, however small they are. None waits for ever: all chunks that are leased or
+ * being made fit into the pool together, and those that are being given back need no more space.
+ */
+static bool take_space(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	uint64_t lack_bytes = chunk->size_bytes - chunk->taken_bytes;
+	uint64_t len_bytes = FP_MIN(lack_bytes, pool->size_bytes - pool->taken_bytes);
+
+	chunk->taken_bytes += len_bytes;
+	pool->taken_bytes += len_bytes;
+	return len_bytes == lack_bytes;
 }
 
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk)
 {
 	int r;
 
-	if (!chunk->size_bytes) {
-		if (size_bytes > pool->size_bytes - pool->taken_bytes)
-			return 1;
+	if (!chunk->size_bytes)
 		*chunk = (struct fp_chunk){.size_bytes = size_bytes, .shareable = shareable, .fd = -1};
-		pool->taken_bytes += size_bytes;
-	}
+	if (!chunk->base && !take_space(pool, chunk))
+		return 1;
 	r = take_slice(pool, chunk);
 	if (r < 0) {
 		unmap_chunk(chunk);

@@ -35,6 +35,7 @@
 struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
+	uint64_t taken_bytes;                   /* of the pool's space, until it is mapped */
 	uint64_t mapped_bytes, populated_bytes; /* counted from base on; the worker's */
 	uint64_t freed_bytes;                   /* bytes that the reserve gave up for this chunk */
 	int fd;                                 /* descriptor of its memfd; -1: anonymous */
@@ -108,8 +109,8 @@ uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
 /*
  * Does a slice of making a zeroed chunk of size_bytes, which were rounded and charged before.
  * *chunk is empty at first. Returns 0 when the chunk is made. Returns 1 if there is more to do, or
- * if other chunks that are being given back still take the space. On a negative errno *chunk is
- * empty: -ENOMEM if the host has no memory. For the worker's thread.
+ * if other chunks that are being given back still take some of the space. On a negative errno
+ * *chunk is empty: -ENOMEM if the host has no memory. For the worker's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk);
 /*
