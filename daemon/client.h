@@ -4,8 +4,8 @@
  * secrets, the name is a user id (UNIX sockets) or the address of a machine. All who reach a
  * loopback address are one client: any local user may do that, from each address of the machine.
  * Room: daemon. It knows no session and no lease: these hold a client. Only the main loop uses it,
- * except that a shard changes its own turns, and what a lease that it gives back had charged
- * (fp_node_lease_put).
+ * except that a shard changes its own turns, what a lease that it gives back had charged, and
+ * what it keeps then (fp_node_lease_put).
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
@@ -14,12 +14,14 @@
 #include <stdint.h>
 
 #include "turns.h"
+#include "worker.h"
 
 #define FP_CLIENT_NAME_LEN   64
 #define FP_CLIENT_BUCKETS    1024u
 #define FP_CLIENT_HELD_BYTES (16ull << 20)
 
 struct fp_clients;
+struct fp_node_memory;
 
 /*
  * The limit that a connection counts against, from its handshake until it is freed. The end of its
@@ -46,6 +48,10 @@ struct fp_client {
 	 * it back.
 	 */
 	unsigned n_shared;
+	/* Memory that it keeps, see lease.h. While there is any, the pools have it among their
+	 * keepers. */
+	TAILQ_HEAD(, fp_node_memory) kept;
+	TAILQ_ENTRY(fp_client) keeper;
 	/*
 	 * Memory of input and answers that its connections hold in each loop. The index is that of
 	 * the shard. Above FP_CLIENT_HELD_BYTES each of them holds one answer only.
@@ -57,6 +63,7 @@ struct fp_client {
 	uint64_t adopted_places;
 	/* Turns of its connections in each loop. The index is that of the shard. */
 	struct fp_turn_client turns[1 + FP_MAX_SHARDS];
+	struct fp_worker_share work; /* the worker's: jobs for the memory that is charged to it */
 	/* Bytes of texts that were made for its STATUSes in that period: see fp_status_recent. */
 	uint64_t status_period, status_bytes;
 	/*

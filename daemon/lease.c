@@ -248,23 +248,45 @@ static void give(struct fp_node_memory *memory)
 
 static void keep(struct fp_node_memory *memory)
 {
-	TAILQ_INSERT_TAIL(&memory->pools->kept, memory, kept);
+	struct fp_client *client = memory->client;
+
+	if (TAILQ_EMPTY(&client->kept)) {
+		TAILQ_INIT(&client->kept);
+		TAILQ_INSERT_TAIL(&memory->pools->keepers, client, keeper);
+	}
+	TAILQ_INSERT_TAIL(&client->kept, memory, kept);
 	memory->pools->n_kept++;
 	memory->pool->kept_bytes += memory->size_bytes;
 }
 
 static void unkeep(struct fp_node_memory *memory)
 {
-	TAILQ_REMOVE(&memory->pools->kept, memory, kept);
+	struct fp_client *client = memory->client;
+
+	TAILQ_REMOVE(&client->kept, memory, kept);
+	if (TAILQ_EMPTY(&client->kept))
+		TAILQ_REMOVE(&memory->pools->keepers, client, keeper);
 	memory->pools->n_kept--;
 	memory->pool->kept_bytes -= memory->size_bytes;
+}
+
+/* Returns the first kept memory of the next client, whose turn comes again after all others. */
+static struct fp_node_memory *next_kept(struct fp_pools *pools)
+{
+	struct fp_client *client = TAILQ_FIRST(&pools->keepers);
+
+	if (!client)
+		return NULL;
+	TAILQ_REMOVE(&pools->keepers, client, keeper);
+	TAILQ_INSERT_TAIL(&pools->keepers, client, keeper);
+	return TAILQ_FIRST(&client->kept);
 }
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared)
 {
 	*pools = (struct fp_pools){.max_shared = max_shared};
 	pthread_mutex_init(&pools->leaving, NULL);
-	TAILQ_INIT(&pools->kept);
+	TAILQ_INIT(&pools->keepers);
 	TAILQ_INIT(&pools->mapped);
 }
 
@@ -272,7 +294,7 @@ void fp_pools_done(struct fp_pools *pools)
 {
 	struct fp_node_memory *memory;
 
-	while ((memory = TAILQ_FIRST(&pools->kept))) {
+	while ((memory = next_kept(pools))) {
 		unkeep(memory);
 		leave_mapped(memory);
 		uncharge(memory);
@@ -281,8 +303,7 @@ void fp_pools_done(struct fp_pools *pools)
 	}
 }
 
-/* Memory that a client still has moves to the end of the list: the next call looks at the
- * others. */
+/* Memory that a client still has moves to the end of that client's list. */
 bool fp_pools_collect(struct fp_pools *pools)
 {
 	unsigned n = FP_MIN(pools->n_kept, COLLECT_MAX);
@@ -293,7 +314,7 @@ bool fp_pools_collect(struct fp_pools *pools)
 		return false;
 	pools->collected_ns = now_ns;
 	while (n--) {
-		struct fp_node_memory *memory = TAILQ_FIRST(&pools->kept);
+		struct fp_node_memory *memory = next_kept(pools);
 
 		unkeep(memory);
 		if (!fp_chunk_is_alone(&memory->chunk)) {
@@ -436,6 +457,7 @@ static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *p
 	                                  .shareable = request->shareable,
 	                                  .client = request->client,
 	                                  .size_bytes = fp_pool_round(pool, request->size_bytes),
+	                                  .line.share = &request->client->work,
 	                                  .n_holders = 1};
 	lease->memory = memory;
 	lease->done = request->done;

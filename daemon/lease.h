@@ -74,7 +74,7 @@ struct fp_lease_key {
 struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
-	TAILQ_ENTRY(fp_node_memory) kept;
+	TAILQ_ENTRY(fp_node_memory) kept;   /* in the list of its client */
 	TAILQ_ENTRY(fp_node_memory) mapped; /* of those that clients touch without this process */
 	bool is_mapped;                     /* it is in that list */
 	uint64_t touched_bytes;             /* of it, when it was looked at last */
@@ -136,9 +136,9 @@ struct fp_pools {
 	struct fp_pool **items;
 	unsigned n;
 	struct fp_worker *worker;
-	unsigned n_shared, max_shared; /* shareable pieces of memory; each takes a descriptor */
-	TAILQ_HEAD(, fp_node_memory) kept;
-	unsigned n_kept;
+	unsigned n_shared, max_shared;   /* shareable pieces of memory; each takes a descriptor */
+	TAILQ_HEAD(, fp_client) keepers; /* clients that keep memory; the next one to look at is first */
+	unsigned n_kept;                 /* pieces of memory that all of them keep */
 	uint64_t collected_ns;
 	TAILQ_HEAD(, fp_node_memory) mapped; /* the one that was looked at longest ago is first */
 	unsigned n_mapped;
@@ -169,8 +169,9 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
  * Looks which kept pieces of memory the clients have released, and begins to give these back. One
- * call looks at no more than some hundred, and a call that follows too soon does nothing. True if
- * any is being given back.
+ * call looks at no more than some hundred: at one of each client in turn, so whoever keeps
+ * thousands of pieces delays no look at those of others. A call that follows too soon does nothing.
+ * True if any is being given back.
  */
 bool fp_pools_collect(struct fp_pools *pools);
 

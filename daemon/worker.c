@@ -15,39 +15,55 @@
 struct fp_worker {
 	pthread_t thread;
 	int eventfd;
-	pthread_mutex_t lock; /* guards all members below */
+	pthread_mutex_t lock; /* guards all members below, and all shares and lines */
 	pthread_cond_t posted;
 	/*
-	 * Lines whose first job can run. The lines in ready[1] are those for whose first job a
-	 * client waits; all others are in ready[0].
+	 * Shares with lines whose first job can run. For those in ready[1] a client waits, for
+	 * those in ready[0] nobody. A share can be in both.
 	 */
-	STAILQ_HEAD(, fp_worker_line) ready[2];
-	bool turn; /* the kind of line that ran last */
+	STAILQ_HEAD(, fp_worker_wait) ready[2];
+	bool kind; /* of the job that runs now, or ran last */
 	STAILQ_HEAD(, fp_worker_job) finished;
 	bool stopping;
 };
 
 static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 {
-	STAILQ_INSERT_TAIL(&worker->ready[STAILQ_FIRST(&line->jobs)->awaited], line, entry);
+	bool kind = STAILQ_FIRST(&line->jobs)->awaited;
+	struct fp_worker_wait *wait = &line->share->waits[kind];
+
+	if (STAILQ_EMPTY(&wait->lines)) {
+		STAILQ_INIT(&wait->lines);
+		STAILQ_INSERT_TAIL(&worker->ready[kind], wait, entry);
+	}
+	STAILQ_INSERT_TAIL(&wait->lines, line, entry);
 }
 
 /*
- * Takes the next line to serve. Lines for which clients wait alternate with the others, so memory
- * comes back even if clients never stop asking.
+ * Chooses the line to serve. It stays the first of its share, and its share the first of its kind,
+ * until the turn ends. Work for which clients wait alternates with the rest, so memory comes back
+ * even if clients never stop asking.
  */
-static struct fp_worker_line *take_turn(struct fp_worker *worker)
+static struct fp_worker_line *begin_turn(struct fp_worker *worker)
 {
-	struct fp_worker_line *line;
-	bool kind = !worker->turn;
+	struct fp_worker_wait *wait;
 
-	worker->turn = kind;
-	if (STAILQ_EMPTY(&worker->ready[kind]))
-		kind = !kind;
-	line = STAILQ_FIRST(&worker->ready[kind]);
-	if (line)
-		STAILQ_REMOVE_HEAD(&worker->ready[kind], entry);
-	return line;
+	worker->kind = !worker->kind;
+	if (STAILQ_EMPTY(&worker->ready[worker->kind]))
+		worker->kind = !worker->kind;
+	wait = STAILQ_FIRST(&worker->ready[worker->kind]);
+	return wait ? STAILQ_FIRST(&wait->lines) : NULL;
+}
+
+/* The share that was served goes to the end, behind those that came meanwhile. */
+static void rotate(struct fp_worker *worker)
+{
+	struct fp_worker_wait *wait = STAILQ_FIRST(&worker->ready[worker->kind]);
+
+	STAILQ_REMOVE_HEAD(&wait->lines, entry);
+	STAILQ_REMOVE_HEAD(&worker->ready[worker->kind], entry);
+	if (!STAILQ_EMPTY(&wait->lines))
+		STAILQ_INSERT_TAIL(&worker->ready[worker->kind], wait, entry);
 }
 
 static struct fp_worker_line *next_line(struct fp_worker *worker)
@@ -55,20 +71,22 @@ static struct fp_worker_line *next_line(struct fp_worker *worker)
 	struct fp_worker_line *line;
 
 	pthread_mutex_lock(&worker->lock);
-	while (!(line = take_turn(worker)) && !worker->stopping)
+	while (!(line = begin_turn(worker)) && !worker->stopping)
 		pthread_cond_wait(&worker->posted, &worker->lock);
 	pthread_mutex_unlock(&worker->lock);
 	return line;
 }
 
 /*
- * Announces the finished job at the very end, because its owner may then free the job and its line.
+ * Announces the finished job at the very end, because its owner may then free the job, its line and
+ * its share.
  */
 static void end_turn(struct fp_worker *worker, struct fp_worker_line *line, bool more)
 {
 	struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);
 
 	pthread_mutex_lock(&worker->lock);
+	rotate(worker);
 	if (!more)
 		STAILQ_REMOVE_HEAD(&line->jobs, entry);
 	if (!STAILQ_EMPTY(&line->jobs))

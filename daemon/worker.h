@@ -3,14 +3,18 @@
  * them back. So the loop, which serves everybody, never waits for that work. Room: daemon. It knows
  * jobs, but no memory.
  *
- *   line of a memory:  job ◄ job ◄ job      one after another, in the order posted
+ *   line of a memory:  job ◄ job ◄ job          one after another, in the order posted
  *                      │ first of its line
  *                      ▼
- *   clients wait:      line ◄ line ◄ line ──┐ in turn: one slice of each kind, then its line
- *   nobody waits:      line ◄ line ─────────┴► goes to the end
+ *   client:            line ◄ line ◄ line       in turn: one slice, then the line goes to the end
+ *                      │ first of its client
+ *                      ▼
+ *   somebody waits:    client ◄ client ──┐      in turn: one slice of each kind, then its client
+ *   nobody waits:      client ◄ client ──┴►     goes to the end
  *
- * So a short job waits for one slice of each long job of its kind, and for as many slices of the
- * other kind.
+ * So a short job waits for one slice of each other client that has long jobs of its kind, however
+ * many jobs those clients have, and for as many slices of the other kind. Beside jobs of its own
+ * client it waits for one slice of each, when that client's turn comes.
  */
 #ifndef FP_WORKER_H
 #define FP_WORKER_H
@@ -22,10 +26,22 @@ struct fp_worker;
 struct fp_worker_job;
 
 /*
- * A line of jobs that must run in order. Zero-initialised, it is empty. It stays in place until its
- * jobs are done.
+ * A client's share of the worker's time. Zero-initialised, none of its lines waits. It stays in
+ * place until all jobs of its lines are done. Only worker.c uses its members.
+ */
+struct fp_worker_share {
+	struct fp_worker_wait {
+		STAILQ_HEAD(, fp_worker_line) lines;
+		STAILQ_ENTRY(fp_worker_wait) entry; /* in the worker's queue, while it has lines */
+	} waits[2];                                 /* by the kind of their first job, see worker.c */
+};
+
+/*
+ * A line of jobs that must run in order. Zero-initialised but for its share, it is empty. It stays
+ * in place until its jobs are done.
  */
 struct fp_worker_line {
+	struct fp_worker_share *share;     /* the client that is served when the line is */
 	STAILQ_HEAD(, fp_worker_job) jobs; /* only worker.c uses this member and the next one */
 	STAILQ_ENTRY(fp_worker_line) entry;
 };

@@ -294,6 +294,45 @@ static void test_what_clients_touch_is_known(void **state)
 	assert_int_equal(t.pools.n_mapped, 0);
 }
 
+/* Leases memory, and keeps a descriptor of it after the release. Returns the descriptor. */
+static int keep(const struct fp_lease_request *r)
+{
+	struct fp_node_lease *lease = grant(r);
+	int fd;
+
+	assert_int_equal(fp_chunk_pass(&lease->memory->chunk, &fd), 0);
+	fp_node_lease_release(lease);
+	return fd;
+}
+
+/* A client that keeps more memory than one look sees delays no look at what others let go of. */
+static void test_keepers_take_turns(void **state)
+{
+	struct fp_lease_request r = request(4096);
+	struct fp_client *other = fp_client_get(&t.clients, "other");
+	int fds[200];
+
+	r.shareable = true;
+	t.pools.max_shared = 1000;
+	for (unsigned i = 0; i < FP_ARRAY_LEN(fds); i++)
+		fds[i] = keep(&r);
+	r.client = other;
+	close(keep(&r));
+	assert_int_equal(other->leased_bytes, 4096);
+	t.pools.collected_ns = 0;
+	assert_true(fp_pools_collect(&t.pools));
+	assert_int_equal(other->leased_bytes, 0);
+	assert_int_equal(t.pools.n_kept, FP_ARRAY_LEN(fds));
+	for (unsigned i = 0; i < FP_ARRAY_LEN(fds); i++)
+		close(fds[i]);
+	while (t.pools.n_kept) {
+		t.pools.collected_ns = 0;
+		assert_true(fp_pools_collect(&t.pools));
+	}
+	await_given(t.items[0]);
+	fp_client_put(other);
+}
+
 static void test_tokens(void **state)
 {
 	struct fp_node_sessions sessions = {0};
@@ -327,6 +366,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_ended_while_being_made, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_in_the_making_at_the_end, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_what_clients_touch_is_known, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_keepers_take_turns, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_tokens, setup, teardown),
 	};
 
