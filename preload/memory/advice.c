@@ -19,7 +19,8 @@
 #define ADVICE_GUARD_INSTALL 102
 #define ADVICE_GUARD_REMOVE  103
 
-#define VECTOR_MAX 1024 /* the kernel's UIO_MAXIOV */
+#define VECTOR_MAX  1024  /* the kernel's UIO_MAXIOV */
+#define ANSWERS_MAX 4096u /* of mincore, pinned at once */
 
 static int advise_plain(const struct fp_call *call, void *addr, size_t len)
 {
@@ -165,15 +166,45 @@ static int ask_plain(const struct fp_call *call, void *addr, size_t len)
 	return (int)FP_RAW(SYS_mincore, addr, len, take(call, len), 0, 0, 0);
 }
 
-FP_INTERPOSE int mincore(void *addr, size_t len, unsigned char *vec)
+static int ask(void *addr, size_t len, unsigned char *vec)
 {
 	struct answers answers = {
 	    .call = {.far = ask_far, .plain = ask_plain, .overflow = -ENOMEM, .ends_at_hole = true},
 	    .next = vec};
 	struct fp_space *space = fp_touched(addr, len);
 
-	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &answers.call)
-	                            : (int)FP_RAW(SYS_mincore, addr, len, vec, 0, 0, 0));
+	return space ? fp_for_pieces(space, addr, len, &answers.call)
+	             : (int)FP_RAW(SYS_mincore, addr, len, vec, 0, 0, 0);
+}
+
+static size_t count_pages(size_t len)
+{
+	return len / FP_PAGE_SIZE + (len % FP_PAGE_SIZE != 0);
+}
+
+static int ask_pinned(void *addr, size_t len, unsigned char *vec)
+{
+	const struct fp_pin_range range = {.addr = vec, .len_bytes = count_pages(len), .write = true};
+	struct fp_pin pin;
+	int r = fp_agent_pin(fp_shim_agent(), &range, 1, &pin);
+
+	if (r < 0)
+		return r == -E2BIG ? -EAGAIN : r;
+	r = ask(addr, len, vec);
+	fp_agent_unpin(fp_shim_agent(), &pin);
+	return r;
+}
+
+FP_INTERPOSE int mincore(void *addr, size_t len, unsigned char *vec)
+{
+	int r = 0;
+
+	if (!fp_shim_agent() || !fp_call_args_far(vec, count_pages(len)))
+		return fp_shim_return(ask(addr, len, vec));
+	for (size_t done = 0; done < len && r == 0; done += ANSWERS_MAX * FP_PAGE_SIZE)
+		r = ask_pinned((char *)addr + done, FP_MIN(len - done, ANSWERS_MAX * FP_PAGE_SIZE),
+		               vec + done / FP_PAGE_SIZE);
+	return fp_shim_return(r);
 }
 
 /* ---- msync ---- */

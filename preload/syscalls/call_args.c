@@ -122,10 +122,11 @@ static int far_strlen(const char *s, size_t *ret_len)
 /*
  * A block of memory for copies. It is mapped, because malloc is forbidden in signal handlers. A
  * thread's blocks form a stack: if a child of vfork executes a program, the parent unmaps the
- * child's blocks.
+ * child's blocks. Calls may end in any order, as coroutines may leave them in callbacks.
  */
 struct fp_call_args_block {
 	struct fp_call_args_block *next;
+	const struct fp_call_args *job; /* the call whose copies it has */
 	size_t len, used, depth;
 };
 
@@ -147,7 +148,26 @@ void fp_call_args_vforked(size_t depth)
 	}
 }
 
-static struct fp_call_args_block *add_block(size_t len)
+/* Unmaps the blocks of this call. What others took meanwhile stays. */
+static void drop_blocks(const struct fp_call_args *job)
+{
+	struct fp_call_args_block *newer = NULL, *block = top, *next;
+
+	for (; block; block = next) {
+		next = block->next;
+		if (block->job != job) {
+			newer = block;
+			continue;
+		}
+		if (newer)
+			newer->next = next;
+		else
+			top = next;
+		fp_call_raw_syscall(SYS_munmap, block, block->len);
+	}
+}
+
+static struct fp_call_args_block *add_block(const struct fp_call_args *job, size_t len)
 {
 	size_t whole = FP_MAX(sizeof(struct fp_call_args_block) + len, (size_t)BLOCK_BYTES);
 	struct fp_call_args_block *block;
@@ -159,21 +179,21 @@ static struct fp_call_args_block *add_block(size_t len)
 	if (block == MAP_FAILED)
 		return NULL;
 	*block = (struct fp_call_args_block){
-	    .next = top, .len = whole, .used = sizeof(*block), .depth = fp_call_args_depth() + 1};
+	    .next = top, .job = job, .len = whole, .used = sizeof(*block), .depth = fp_call_args_depth() + 1};
 	top = block;
 	return block;
 }
 
 void *fp_call_args_take(struct fp_call_args *job, size_t len)
 {
-	struct fp_call_args_block *block = fp_call_args_depth() > job->depth ? top : NULL;
+	struct fp_call_args_block *block = top && top->job == job ? top : NULL;
 	size_t rounded = (len + 15) & ~(size_t)15;
 
 	job->copied += rounded;
 	if (job->copied > COPIED_MAX)
 		return NULL;
 	if (!block || rounded > block->len - block->used)
-		block = add_block(rounded);
+		block = add_block(job, rounded);
 	if (!block)
 		return NULL;
 	block->used += rounded;
@@ -454,7 +474,6 @@ void fp_call_args_begin(struct fp_call_args *job, bool is_wide)
 	memset(job, 0, offsetof(struct fp_call_args, few_ranges));
 	job->is_wide = is_wide;
 	job->ranges = job->few_ranges;
-	job->depth = fp_call_args_depth();
 }
 
 void fp_call_args_end(struct fp_call_args *job)
@@ -464,6 +483,6 @@ void fp_call_args_end(struct fp_call_args *job)
 	if (job->is_pinned)
 		fp_agent_unpin(fp_shim_agent(), &job->pin);
 	job->is_pinned = false;
-	fp_call_args_vforked(job->depth);
+	drop_blocks(job);
 	errno = saved;
 }

@@ -20,7 +20,7 @@ struct fp_call_args {
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	size_t copied, depth; /* bytes copied so far; number of blocks that the thread had before */
+	size_t copied; /* bytes so far */
 	struct {
 		uint64_t *mask;
 		size_t size;

@@ -166,6 +166,7 @@ struct fp_pin {
 	uint32_t depth;      /* for the agent */
 	unsigned fit_ranges; /* after -E2BIG: this many of the first ranges could be pinned whole, */
 	size_t fit_bytes;    /* and this many bytes of the next range; at least one of the two is above 0 */
+	uint64_t serial;     /* for the agent */
 };
 
 /*

@@ -33,11 +33,13 @@
 static __thread struct {
 	unsigned depth;
 	uint32_t hint; /* 1 + the place that this thread took last; 0: none yet */
+	uint32_t n_serials;
 	struct {
 		uintptr_t frame; /* the frame of fp_agent_pin; its callers' are at higher addresses */
 		const struct fp_pin *hold;
 		struct fp_agent *agent;
 		uint32_t place, n;
+		uint64_t serial; /* that of the hold */
 	} held[NESTED_MAX];
 } own __attribute__((tls_model("initial-exec")));
 
@@ -223,16 +225,24 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 		drop_notes(live);
 }
 
+/* No other pin of the process has this number: two threads' records are some pages apart. */
+static uint64_t next_serial(void)
+{
+	return (uintptr_t)&own >> FP_PAGE_SHIFT << 28 | (++own.n_serials & ((1u << 28) - 1));
+}
+
 /*
  * Notes the frame of a pin before the pin has places in the table. If a signal handler comes in
  * between, it finds a note without places.
  */
-static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
+static uint32_t note(struct fp_agent *agent, uintptr_t frame, struct fp_pin *hold)
 {
 	unsigned i = own.depth;
 
+	hold->serial = next_serial();
 	if (i < NESTED_MAX) {
 		own.held[i].n = 0;
+		own.held[i].serial = hold->serial;
 		own.held[i].frame = frame;
 		own.held[i].hold = hold;
 		own.held[i].agent = agent;
@@ -250,6 +260,18 @@ static void fill_note(const struct fp_pin *hold)
 	own.held[hold->depth].place = hold->place;
 	atomic_signal_fence(memory_order_seq_cst);
 	own.held[hold->depth].n = hold->n;
+}
+
+/*
+ * True if the pin was released already. A coroutine may leave a call in a callback, and other calls
+ * of the thread, on other stacks, then take its pin for dead. If another thread goes on with it,
+ * the first one releases the pin at its next.
+ */
+static bool was_released(const struct fp_pin *hold)
+{
+	unsigned i = hold->depth;
+
+	return i < NESTED_MAX && (i >= own.depth || own.held[i].serial != hold->serial);
 }
 
 /* ---- the calls ---- */
@@ -341,6 +363,10 @@ void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold)
 {
 	if (hold->n == 0)
 		return;
+	if (was_released(hold)) {
+		hold->n = 0;
+		return;
+	}
 	drop_notes(hold->depth + 1);
 	if (hold->depth < NESTED_MAX)
 		own.held[hold->depth].n = 0;

@@ -432,9 +432,10 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	enum fp_page_state state = fp_page_state(old);
 	uint64_t history = old & FP_PAGE_HIST_MASK, word = FP_PAGE_ZERO;
+	bool arrives = state == FP_PAGE_ARRIVING && !fp_far_is_foreign(far, page);
 
 	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_CLAIMED); /* frozen reclaim, locked layout */
-	if (state == FP_PAGE_RESIDENT || (state == FP_PAGE_ARRIVING && is_present(far, page))) {
+	if (state == FP_PAGE_RESIDENT || (arrives && is_present(far, page))) {
 		free_slot_of(far, old);
 		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
 		fp_evict_queue_push(&far->evict_queue, page, 0);

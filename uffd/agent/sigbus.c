@@ -115,21 +115,6 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 	};
 }
 
-/*
- * True if the page belongs to a file or to shared memory inside the range: then the fault is not
- * ours. Exception: a bare mremap may have grown such a mapping into a hole. The pages in the hole
- * are registered with us, and we handle their faults.
- */
-static bool is_foreign(struct fp_agent *agent, uint32_t page)
-{
-	struct fp_piece piece;
-	uint32_t changes;
-
-	return page < FP_FAR_OWN_PAGES ||
-	       (fp_layout_peek(&agent->space.layout, page, &piece, &changes) &&
-	        (piece.flags & FP_PIECE_FOREIGN) && fp_far_unprotect(&agent->far, page) < 0);
-}
-
 /* ---- faults that do not end ---- */
 
 static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
@@ -196,7 +181,8 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 		tell_endless(agent, addr);
 		return false;
 	}
-	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps it became foreign after the fault */
+	if (fp_far_is_foreign(&agent->far,
+	                      fp_far_page(&agent->far, addr))) /* perhaps it became foreign after the fault */
 		return repeated.n == 1;
 	guest = fp_inline_has_guest(atomic_load(&agent->far.inline_servers));
 	if (!guest) /* a guest shares its parent's thread-local state, and must not change it */

@@ -377,6 +377,16 @@ bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns)
 	return fp_clock_ns() < until_ns;
 }
 
+bool fp_far_is_foreign(struct fp_far *far, uint32_t page)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+
+	return page < FP_FAR_OWN_PAGES ||
+	       (far->layout && fp_layout_peek(far->layout, page, &piece, &changes) &&
+	        (piece.flags & FP_PIECE_FOREIGN) && fp_far_unprotect(far, page) < 0);
+}
+
 int fp_far_unprotect(struct fp_far *far, uint32_t page)
 {
 	int r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);

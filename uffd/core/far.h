@@ -231,6 +231,13 @@ bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
  */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
+/*
+ * True if the page belongs to a file or to shared memory inside the range: its faults are not ours,
+ * and its word says ZERO. Exception: a bare mremap may have grown such a mapping into a hole. The
+ * pages in the hole are registered with us, and we handle their faults. Any thread.
+ */
+bool fp_far_is_foreign(struct fp_far *far, uint32_t page);
+
 /* Counts the nodes that are up (without one, nothing can leave) and those that are cut off and may
  * come back. Any thread. */
 void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off);

@@ -279,7 +279,8 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 		uint64_t word = atomic_load(&far->words[page]);
 		struct fp_uffd_fault fault = {.addr = (uintptr_t)fp_far_addr(far, page), .write = write};
 
-		if (fp_inline_is_ready(word, write) || fp_page_state(word) == FP_PAGE_LOST)
+		if (fp_inline_is_ready(word, write) || fp_page_state(word) == FP_PAGE_LOST ||
+		    fp_far_is_foreign(far, page))
 			return;
 		fault.wp = fp_page_state(word) == FP_PAGE_RESIDENT;
 		if (end_of(far, page) == FP_INLINE_BUSY || fp_inline_serve(in, &fault) == FP_INLINE_BUSY) {
