@@ -16,6 +16,10 @@
 
 #define LOOK_BYTES 16384u /* sent since the last look, counted as unread without a look */
 #define SEND_BYTES 1024u  /* the kernel's memory for one send, beside the bytes */
+#ifndef SOCK_RCVBUF_LOCK
+#define SOCK_SNDBUF_LOCK 1
+#define SOCK_RCVBUF_LOCK 2
+#endif
 /* The kernel doubles both. Large is what net.core.wmem_max usually allows. */
 #define NARROW_BYTES 4096
 #define WIDE_BYTES   212992
@@ -148,11 +152,10 @@ static void set_socket_buffers(const struct fp_conn *conn, bool narrow)
 {
 	int send_bytes = narrow ? NARROW_BYTES : WIDE_BYTES;
 	int window_bytes = narrow ? 2 * NARROW_BYTES : INT_MAX;
-	int locked = 0;
+	int locked = narrow ? SOCK_SNDBUF_LOCK | SOCK_RCVBUF_LOCK : 0; /* or the kernel tunes them */
 
 	(void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
-	if (!narrow) /* the kernel tunes it again */
-		(void)setsockopt(conn->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, sizeof(locked));
+	(void)setsockopt(conn->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, sizeof(locked));
 	if (!conn->is_unix)
 		(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window_bytes,
 		                 sizeof(window_bytes));

@@ -189,7 +189,7 @@ static int ask_pinned(void *addr, size_t len, unsigned char *vec)
 	int r = fp_agent_pin(fp_shim_agent(), &range, 1, &pin);
 
 	if (r < 0)
-		return r == -E2BIG ? -EAGAIN : r;
+		return -EAGAIN; /* ENOMEM would be a hole */
 	r = ask(addr, len, vec);
 	fp_agent_unpin(fp_shim_agent(), &pin);
 	return r;
@@ -199,7 +199,9 @@ FP_INTERPOSE int mincore(void *addr, size_t len, unsigned char *vec)
 {
 	int r = 0;
 
-	if (!fp_shim_agent() || !fp_call_args_far(vec, count_pages(len)))
+	if (!fp_shim_space() || !fp_call_args_far(vec, count_pages(len)))
+		return fp_shim_return(ask(addr, len, vec));
+	if (len == 0 || (uintptr_t)addr + len < len)
 		return fp_shim_return(ask(addr, len, vec));
 	for (size_t done = 0; done < len && r == 0; done += ANSWERS_MAX * FP_PAGE_SIZE)
 		r = ask_pinned((char *)addr + done, FP_MIN(len - done, ANSWERS_MAX * FP_PAGE_SIZE),

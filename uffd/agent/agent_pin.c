@@ -32,8 +32,8 @@
  */
 static __thread struct {
 	unsigned depth;
-	uint32_t hint; /* 1 + the place that this thread took last; 0: none yet */
-	uint32_t n_serials;
+	uint32_t hint;   /* 1 + the place that this thread took last; 0: none yet */
+	uint64_t serial; /* of its last pin */
 	struct {
 		uintptr_t frame; /* the frame of fp_agent_pin; its callers' are at higher addresses */
 		const struct fp_pin *hold;
@@ -197,6 +197,8 @@ static void drop_notes(unsigned depth)
 
 		if (i < NESTED_MAX && own.held[i].n)
 			let_go(own.held[i].agent, own.held[i].place, own.held[i].n);
+		if (i < NESTED_MAX)
+			own.held[i].n = 0;
 	}
 }
 
@@ -225,10 +227,14 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 		drop_notes(live);
 }
 
-/* No other pin of the process has this number: two threads' records are some pages apart. */
+/* No other pin of the process has this number. A handler that interrupts it may skip some. */
 static uint64_t next_serial(void)
 {
-	return (uintptr_t)&own >> FP_PAGE_SHIFT << 28 | (++own.n_serials & ((1u << 28) - 1));
+	static _Atomic uint32_t n_threads;
+
+	if (!own.serial)
+		own.serial = (uint64_t)(atomic_fetch_add(&n_threads, 1) + 1) << 32;
+	return ++own.serial;
 }
 
 /*
@@ -371,7 +377,7 @@ void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold)
 	if (hold->depth < NESTED_MAX)
 		own.held[hold->depth].n = 0;
 	let_go(agent, hold->place, hold->n);
-	own.depth = hold->depth;
+	own.depth = FP_MIN(own.depth, hold->depth);
 	hold->n = 0;
 }
 
