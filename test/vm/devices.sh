@@ -28,19 +28,26 @@ insist() {
 }
 
 # ping ADDRESS [NODE-NAMESPACE PROGRAM-NAMESPACE]: SEND, READ and WRITE there and back, with the
-# data compared.
+# data compared. Each try has a server of its own.
 ping() {
-	local server=(rping -s -a "$1") client=(rping -c -V -a "$1" -S 4096 -C "$count") pid
+	local server=(rping -s -a "$1") client=(rping -c -V -a "$1" -S 4096 -C "$count") pid try
 	if (($# == 3)); then
 		server=(ip netns exec "$2" "${server[@]}")
 		client=(ip netns exec "$3" "${client[@]}")
 	fi
-	timeout 100 "${server[@]}" -C "$count" -S 4096 &
-	pid=$!
-	await_listener
-	insist "${client[@]}"
-	wait "$pid" || true # the client has compared the data; the server may trip over its own end
-	echo "rping: $1 answers"
+	for ((try = 0; try < 5; try++)); do
+		timeout 100 "${server[@]}" -C "$count" -S 4096 &
+		pid=$!
+		await_listener
+		if timeout 20 "${client[@]}"; then
+			wait "$pid" || true # the client has compared the data; the server may trip over its own end
+			echo "rping: $1 answers"
+			return
+		fi
+		kill "$pid" 2>/dev/null || true # a server that saw a client fail may take no other one
+		wait "$pid" || true
+	done
+	return 1
 }
 
 alone() {
