@@ -48,8 +48,7 @@ struct fp_client {
 	 * it back.
 	 */
 	unsigned n_shared;
-	/* Memory that it keeps, see lease.h. While there is any, the pools have it among their
-	 * keepers. */
+	/* Memory that it keeps, see lease.h. A client with such memory is in the pools' keepers. */
 	TAILQ_HEAD(, fp_node_memory) kept;
 	TAILQ_ENTRY(fp_client) keeper;
 	/*

@@ -145,8 +145,8 @@ void fp_holding_sent(struct fp_conn *conn, size_t bytes)
 }
 
 /*
- * Of tcp, the window alone gets small: the kernel drops what comes to a receive buffer that has
- * shrunk, and its peer sends it again and again.
+ * Of tcp, the window alone gets small: a receive buffer that has shrunk drops segments, and the
+ * peer sends them again and again.
  */
 static void set_socket_buffers(const struct fp_conn *conn, bool narrow)
 {
@@ -168,8 +168,8 @@ void fp_holding_fit_socket(struct fp_conn *conn)
 	if (conn->is_narrow == narrow)
 		return;
 	fp_holding_look(conn);
-	if (conn->queued_bytes > 4 * NARROW_BYTES) /* it counts as what it is */
-		narrow = false;
+	if (narrow && conn->queued_bytes > 4 * NARROW_BYTES) /* it counts as what it is, and stays wide */
+		return;
 	set_socket_buffers(conn, narrow);
 	conn->is_narrow = narrow;
 }

@@ -169,7 +169,7 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
  * Looks which kept pieces of memory the clients have released, and begins to give these back. One
- * call looks at no more than some hundred: at one of each client in turn, so whoever keeps
+ * call looks at no more than some hundred: at one of each client in turn. So a client that keeps
  * thousands of pieces delays no look at those of others. A call that follows too soon does nothing.
  * True if any is being given back.
  */

@@ -12,9 +12,9 @@
  *   somebody waits:    client ◄ client ──┐      in turn: one slice of each kind, then its client
  *   nobody waits:      client ◄ client ──┴►     goes to the end
  *
- * So a short job waits for one slice of each other client that has long jobs of its kind, however
- * many jobs those clients have, and for as many slices of the other kind. Beside jobs of its own
- * client it waits for one slice of each, when that client's turn comes.
+ * So a short job waits for one slice of each other client that has jobs of its kind, and for as
+ * many slices of the other kind. The number of their jobs does not matter. The jobs of its own
+ * client come in turn too: one slice of each, when that client's turn comes.
  */
 #ifndef FP_WORKER_H
 #define FP_WORKER_H

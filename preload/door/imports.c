@@ -19,7 +19,7 @@
 #include "symbols.h"
 
 #if defined(FP_SANITIZED)
-/* code with a sanitizer can't run before that sanitizer does */
+/* a sanitizer's code can't run before the sanitizer has started */
 #elif defined(__x86_64__)
 #define RELOC_SLOT R_X86_64_JUMP_SLOT
 #define RELOC_DATA R_X86_64_GLOB_DAT
@@ -92,7 +92,7 @@ static void add_linked(const char *name)
 
 /* ---- imports ---- */
 
-/* The shim does more for our allocator than to hand on its calls to whoever is next. */
+/* For these calls of our allocator the shim does more than to pass them on. */
 static void *find_in_shim(const char *name)
 {
 	static const char names[][20] = {"mmap",           "munmap",          "mprotect",

@@ -2,10 +2,9 @@
  * What this library and its jemalloc import. Room: preload/door.
  *
  * The loader binds an import to the first definition of its name in the process. That may be a
- * function of the program's own which happens to have the name (usleep, flock), or one that another
- * library replaces for the program (clock_gettime). So we bind our imports anew: each to the
- * library that has it among those which we were linked to. What the shim interposes is not among
- * them, as calls of it are bound inside this library.
+ * function of the program's own (usleep, flock), or one that another library replaces for the
+ * program (clock_gettime). So we bind our imports anew, each to a library that we were linked to.
+ * Functions that the shim interposes are no imports: calls of them are bound inside this library.
  *
  * Other libraries that the agent uses (YAML, cryptography, RDMA) stay as they are: the program may
  * use them, too.

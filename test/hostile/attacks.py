@@ -28,6 +28,13 @@ RDMA_QUOTA_BYTES = 96 * MIB
 FULL_READ = frame(READ, table([(1, MAX_SEG, 0)] * 64), tag=1)
 
 
+def dropped_segments():
+    """How many segments the kernel has taken out of receive buffers, of all connections."""
+    with open("/proc/net/netstat", encoding="ascii") as f:
+        names, values = [line.split() for line in f if line.startswith("TcpExt:")]
+    return int(values[names.index("RcvPruned")])
+
+
 def flood(connections, request, receives=True):
     """Sends request over and over on each connection, as fast as the node takes it; drops what it
     answers, or never reads it."""
@@ -259,7 +266,8 @@ class AdoptChurn(Attack):
 
 
 class SessionFlood(Attack):
-    """Thousands of sessions that all ask, all the time."""
+    """Thousands of sessions that all ask, all the time. The node must not make the kernel drop what
+    they send: their retransmissions would slow others."""
 
     limits = "max_sessions: 16384"  # those of an earlier turn may be within their grace period
     bound_bytes = 320 * MIB  # of each session 32 KiB of input, and 128 KiB of answers that are not taken yet
@@ -268,6 +276,14 @@ class SessionFlood(Attack):
         sessions = several(2000, lambda: self.session(node, url))
         ready.set()
         flood(sessions, frame(PING, bytes(4096)))
+
+    @contextlib.contextmanager
+    def stage(self):
+        before = dropped_segments()
+        yield
+        dropped = dropped_segments() - before
+        print(f"segments that full receive buffers dropped: {dropped}")
+        assert dropped < 100, "receive buffers drop what clients send"
 
 
 class SmallLeases(Attack):

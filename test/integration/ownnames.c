@@ -1,7 +1,7 @@
 /*
- * A program with functions of its own under names of the C library's, which ISO C leaves to it. Its
- * main calls none of them, so nobody may. Built as a library without main, too, which another
- * program is linked to. Room: test/integration, for test_preload_ownnames.py.
+ * A program that defines functions under names of the C library's. ISO C leaves these names to
+ * programs. Its main calls none of the functions, so nobody may. The build also makes a library of
+ * them, for a program that is linked to it. Room: test/integration, for test_preload_ownnames.py.
  */
 #include <stdlib.h>
 #include <string.h>
