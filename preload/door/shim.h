@@ -15,6 +15,8 @@
 
 /* Marks a function that the program calls instead of the C library's. */
 #define FP_INTERPOSE __attribute__((visibility("default")))
+/* Marks the declaration of another name of such a function. */
+#define FP_ALSO_AS(name) FP_INTERPOSE __attribute__((alias(#name), copy(name)))
 
 /*
  * Returns the function of this name that the program would call without the shim, mostly the C

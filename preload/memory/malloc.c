@@ -208,13 +208,11 @@ FP_INTERPOSE size_t malloc_usable_size(void *ptr)
  * Other names of the C library for these functions. An allocator that counts, and calls the C
  * library by them, mixes them with the names above.
  */
-#define ALSO_AS(name) FP_INTERPOSE __attribute__((alias(#name), copy(name)))
-
-ALSO_AS(malloc) void *__libc_malloc(size_t size);
-ALSO_AS(free) void __libc_free(void *ptr);
-ALSO_AS(free) void cfree(void *ptr);
-ALSO_AS(calloc) void *__libc_calloc(size_t n, size_t size);
-ALSO_AS(realloc) void *__libc_realloc(void *ptr, size_t size);
-ALSO_AS(memalign) void *__libc_memalign(size_t alignment, size_t size);
-ALSO_AS(valloc) void *__libc_valloc(size_t size);
-ALSO_AS(pvalloc) void *__libc_pvalloc(size_t size);
+FP_ALSO_AS(malloc) void *__libc_malloc(size_t size);
+FP_ALSO_AS(free) void __libc_free(void *ptr);
+FP_ALSO_AS(free) void cfree(void *ptr);
+FP_ALSO_AS(calloc) void *__libc_calloc(size_t n, size_t size);
+FP_ALSO_AS(realloc) void *__libc_realloc(void *ptr, size_t size);
+FP_ALSO_AS(memalign) void *__libc_memalign(size_t alignment, size_t size);
+FP_ALSO_AS(valloc) void *__libc_valloc(size_t size);
+FP_ALSO_AS(pvalloc) void *__libc_pvalloc(size_t size);

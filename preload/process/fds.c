@@ -11,9 +11,22 @@
 
 #include "fdutil.h"
 #include "local.h"
+#include "rawcall.h"
 #include "shim.h"
 
-extern int __close(int fd); /* the C library's close under another name; a cancellation point */
+typedef int close_fn(int fd);
+
+/* The C library's: a cancellation point. */
+static close_fn *real_close(void)
+{
+	return FP_NEXT(close);
+}
+
+/* A signal handler may not look functions up, so that is done before. */
+__attribute__((constructor)) static void look_up(void)
+{
+	(void)real_close();
+}
 
 /*
  * True if fd is ours and the caller is the program. Then errno is EBADF, as if the number were not
@@ -34,7 +47,7 @@ static int close_ours(int fd)
 	int r;
 
 	fp_fd_forget(fd);
-	r = __close(fd);
+	r = fp_shim_return((int)FP_RAW(SYS_close, fd, 0, 0, 0, 0, 0));
 	fp_fd_unlock(locked);
 	return r;
 }
@@ -54,10 +67,12 @@ FP_INTERPOSE int close(int fd)
 		return close_ours(fd);
 	fp_fd_lock_shared(&hold);
 	pthread_cleanup_push(unlock, &hold);
-	r = is_hidden(fd) ? -1 : __close(fd);
+	r = is_hidden(fd) ? -1 : real_close()(fd);
 	pthread_cleanup_pop(1);
 	return r;
 }
+
+FP_ALSO_AS(close) __typeof__(close) __close;
 
 FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
 {
@@ -76,6 +91,8 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 		return fcntl(old_fd, F_GETFD) < 0 ? -1 : new_fd;
 	return dup3(old_fd, new_fd, 0);
 }
+
+FP_ALSO_AS(dup2) __typeof__(dup2) __dup2;
 
 /*
  * Closes the ranges between our descriptors. CLOSE_RANGE_CLOEXEC then does not mark our

@@ -23,8 +23,6 @@
 #include "shim.h"
 #include "sigmask.h"
 
-extern int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
-
 enum child { BY_KERNEL, BY_FORK, REFUSED };
 
 static enum child refuse(const char *call, const char *why)
@@ -123,11 +121,22 @@ FP_INTERPOSE pid_t _Fork(void)
 	return -1;
 }
 
+static __typeof__(clone) *real_clone(void)
+{
+	return FP_NEXT(clone);
+}
+
+/* A signal handler may not look functions up, so that is done before. */
+__attribute__((constructor)) static void look_up(void)
+{
+	(void)real_clone();
+}
+
 static pid_t clone_by_kernel(int (*fn)(void *), void *stack, int flags, void *arg, pid_t *parent_tid,
                              void *tls, pid_t *child_tid)
 {
 	uint64_t noted = before_vfork();
-	pid_t pid = __clone(fn, stack, flags, arg, parent_tid, tls, child_tid);
+	pid_t pid = real_clone()(fn, stack, flags, arg, parent_tid, tls, child_tid);
 
 	if (flags & CLONE_VFORK)
 		vfork_is_over(noted);
@@ -154,6 +163,8 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 		_exit(fn(arg)); /* runs on the child's copy of this stack instead of the given one */
 	return pid;
 }
+
+FP_ALSO_AS(clone) __typeof__(clone) __clone;
 
 /* ---- the system calls, by syscall(2) ---- */
 

@@ -37,6 +37,7 @@
 #include "sigmask.h"
 #include "sigstack.h"
 #include "units.h"
+#include "versions.h"
 
 #define PATIENCE_NS (30 * FP_NSEC_PER_SEC) /* as the nodes' default grace */
 #define RETRY_NS    (100 * FP_NSEC_PER_MSEC)
@@ -156,6 +157,20 @@ static int check_sanitizers(struct fp_agent_error *error)
 	return 0;
 }
 
+/* What is opened later by dlopen is not looked at: there the loader has no place for a check. */
+static int check_versions(struct fp_agent_error *error)
+{
+	struct fp_version_use use;
+
+	if (!fp_versions_find_old(&use))
+		return 0;
+	snprintf(error->text, sizeof(error->text),
+	         "%s was linked to the old function %s@%s, and would get today's, which is another one: "
+	         "link it anew, or run it without far memory",
+	         use.file[0] ? use.file : "the program", use.symbol, use.version);
+	return -ENOTSUP;
+}
+
 /* ---- the agent ---- */
 
 /* True if a node may only be cut off, or about to start again. */
@@ -270,6 +285,8 @@ __attribute__((constructor)) static void begin(void)
 	fp_imports_open();
 	fp_shim_enter_local();
 	r = check_sanitizers(&error);
+	if (r == 0)
+		r = check_versions(&error);
 	if (r == 0)
 		r = start(&error);
 	fp_shim_leave_local();

@@ -82,6 +82,8 @@ FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexa
 	return FP_NEXT(pthread_mutex_init)(mutex, attr);
 }
 
+FP_ALSO_AS(pthread_mutex_init) __typeof__(pthread_mutex_init) __pthread_mutex_init;
+
 /* ---- rseq ---- */
 
 /*

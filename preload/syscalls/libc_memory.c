@@ -122,6 +122,9 @@ FP_INTERPOSE char *strdup(const char *s)
 	return fp_owner_file() ? FP_NEXT(strdup)(s) : __wrap_strdup(s);
 }
 
+FP_ALSO_AS(strndup) __typeof__(strndup) __strndup;
+FP_ALSO_AS(strdup) __typeof__(strdup) __strdup;
+
 /* ---- buffers and stacks of the program: far ones are replaced by the C library's ---- */
 
 FP_INTERPOSE int setvbuf(FILE *stream, char *buffer, int mode, size_t size)
@@ -133,6 +136,9 @@ FP_INTERPOSE void setbuffer(FILE *stream, char *buffer, size_t size)
 {
 	setvbuf(stream, buffer, buffer ? _IOFBF : _IONBF, size);
 }
+
+FP_ALSO_AS(setvbuf) __typeof__(setvbuf) _IO_setvbuf;
+FP_ALSO_AS(setbuffer) __typeof__(setbuffer) _IO_setbuffer;
 
 FP_INTERPOSE void setbuf(FILE *stream, char *buffer)
 {
@@ -279,6 +285,10 @@ FP_INTERPOSE int printf(const char *format, ...)
 {
 	return PRINT(print, stdout, UNCHECKED, format);
 }
+
+FP_ALSO_AS(vfprintf) __typeof__(vfprintf) _IO_vfprintf;
+FP_ALSO_AS(fprintf) __typeof__(fprintf) _IO_fprintf;
+FP_ALSO_AS(printf) __typeof__(printf) _IO_printf;
 
 FP_INTERPOSE __attribute__((format(printf, 3, 4))) int __fprintf_chk(FILE *stream, int flag,
                                                                      const char *format, ...)

@@ -82,6 +82,8 @@ FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 	return r;
 }
 
+FP_ALSO_AS(pthread_setspecific) __typeof__(pthread_setspecific) __pthread_setspecific;
+
 FP_INTERPOSE int tss_set(tss_t key, void *value)
 {
 	return pthread_setspecific(key, value) == 0 ? thrd_success : thrd_error;

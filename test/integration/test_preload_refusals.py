@@ -17,11 +17,11 @@ NOBODY = 65534
 
 
 class Refusals(unittest.TestCase):
-    def run_with(self, preload=PRELOAD, user=None, **variables):
+    def run_with(self, preload=PRELOAD, user=None, program=("/bin/echo", "ran"), **variables):
         env = {name: value for name, value in os.environ.items() if not name.startswith("FARPAGE_")}
         env |= {"FARPAGE_" + name: value for name, value in variables.items()}
         done = subprocess.run(
-            ["/bin/echo", "ran"], env={**env, "LD_PRELOAD": preload}, capture_output=True, text=True, timeout=60, user=user
+            program, env={**env, "LD_PRELOAD": preload}, capture_output=True, text=True, timeout=60, user=user
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -42,6 +42,18 @@ class Refusals(unittest.TestCase):
         self.assert_refused("FARPAGE_HEAP", "all, large, large:SIZE", HEAP="most", NODES="shm:/x")
         self.assert_refused("FARPAGE_FAULT_MODE", "thread, inline", FAULT_MODE="outline", NODES="shm:/x")
         self.assert_refused("irectory", "/tmp", CONFIG="/tmp", NODES="shm:/x")
+
+    @unittest.skipIf(os.uname().machine != "x86_64", "the versions are those of x86-64")
+    def test_old_versions(self):
+        """Today's function would harm what was linked to the old one. Libraries of the program
+        count, also those with the old table of symbols. Where it harms nothing, the start goes
+        on."""
+        old = os.path.join(farapp.build, "test", "integration", "oldversion-harmed")
+        library = os.path.join(os.path.dirname(old), "liboldversion-harmed.so")
+        self.assert_refused("the program was linked to the old function realpath@GLIBC_2.2.5", "link it anew", program=[old])
+        self.assert_refused(library, "realpath@GLIBC_2.2.5", preload=f"{PRELOAD}:{library}")
+        self.assert_refused("FARPAGE_NODES", program=[old.replace("harmed", "unharmed")])
+        self.assert_refused("FARPAGE_NODES", preload=f"{PRELOAD}:{library.replace('harmed', 'unharmed')}")
 
     def test_absent_node(self):
         self.assert_refused("shm:/nowhere/socket", "farpaged running", NODES="shm:/nowhere/socket")
