@@ -5,7 +5,7 @@ import random
 
 import farapp
 
-FILE_MIB = 1024 if farapp.large else 256
+FILE_MIB = 1024 if farapp.large else 128
 LINE_BYTES = 1024
 LETTERS = bytes(ord("a") + i % 26 for i in range(256))
 

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""stress-ng's memory methods, which verify what they wrote: 128 MiB for 24 s, or (large) 256 MiB
+"""stress-ng's memory methods, which verify what they wrote: 128 MiB for 12 s, or (large) 256 MiB
 for a minute.
 
 The plain run only shows the peak.
 """
 import farapp
 
-SIZE, FAR_SECONDS = ("256M", 60) if farapp.large else ("128M", 24)
+SIZE, FAR_SECONDS = ("256M", 60) if farapp.large else ("128M", 12)
 
 
 def test():

@@ -25,8 +25,7 @@ brief() {
 		vm-hostile-{garbage,half-open,link-flood,wrong-requests}-rxe vm-faults-rxe
 
 	in_guest 6.1 --kernel 6.1 "${both_networks[@]}" --timeout 900 -- \
-		vm-devices vm-verbs-rxe vm-libfarpage-rxe vm-preload-map-rxe vm-churn-protect-rxe \
-		integration-preload-rawfork-tcp-all
+		vm-devices vm-verbs-rxe vm-libfarpage-rxe vm-preload-map-rxe vm-churn-protect-rxe
 
 	in_pair 6.12-pair --kernel 6.12 --timeout 900 -- "test/vm/node.sh $build" \
 		vm-pair-devices vm-redis-rxe-guests vm-faults-rxe-guests
