@@ -460,7 +460,7 @@ void fp_conn_kill(struct fp_conn *conn)
 	fp_turn_wait(&shard->turns, &conn->turn, &shard->nobody);
 }
 
-void fp_conn_free(struct fp_conn *conn)
+static void conn_free(struct fp_conn *conn)
 {
 	fp_turn_leave(&conn->shard->turns, &conn->turn);
 	fp_request_write_abandon(conn);
@@ -486,15 +486,17 @@ static bool is_finished(const struct fp_conn *conn)
 }
 
 /*
- * True if the connection must stay for now, because descriptors or answers are in flight. The
- * kernel counts them as ours until the peer receives them or closes. Meanwhile the connection keeps
- * its place, and gives back everything else. A stopping node does not wait.
+ * True if the connection must stay for now, because descriptors or answers are in flight. Over a
+ * UNIX socket the kernel counts them as ours until the peer receives them or closes. Over tcp they
+ * would be lost, and a peer that has half-closed still reads. Meanwhile the connection keeps its
+ * place, and gives back everything else. A stopping node does not wait.
  */
 static bool lingers(struct fp_conn *conn)
 {
 	if (conn->server->stopping || (!owes_fds(conn) && !fp_holding_outlives(conn)))
 		return false;
-	fp_conn_kill(conn);
+	if (conn->is_unix)
+		fp_conn_kill(conn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
 	fp_node_server_session_left(conn->server, conn);
@@ -553,17 +555,25 @@ static bool may_end(struct fp_conn *conn)
 }
 
 /*
- * Frees a connection that has ended. A shard may not do that itself, because the lists and counts
- * of connections belong to the main loop.
+ * Frees a connection that has ended, if nothing of it is in flight. A shard may do neither, because
+ * the lists and counts of connections belong to the main loop.
  */
 static void end(struct fp_conn *conn)
 {
-	if (conn->shard == &conn->server->own) {
-		fp_conn_free(conn);
-		return;
+	if (conn->shard != &conn->server->own) {
+		fp_turn_leave(&conn->shard->turns, &conn->turn);
+		fp_shard_give_back(conn);
+	} else if (!lingers(conn)) {
+		conn_free(conn);
 	}
-	fp_turn_leave(&conn->shard->turns, &conn->turn);
-	fp_shard_give_back(conn);
+}
+
+void fp_conn_return(struct fp_conn *conn)
+{
+	fp_holding_drop(conn);
+	conn->shard = &conn->server->own;
+	fp_holding_count(conn);
+	end(conn);
 }
 
 /*
@@ -597,7 +607,7 @@ void fp_conn_settle(struct fp_conn *conn)
 	fp_holding_count(conn);
 	settle_recv(conn);
 	settle_send(conn);
-	if (is_finished(conn) && may_end(conn) && !lingers(conn))
+	if (is_finished(conn) && may_end(conn))
 		end(conn);
 }
 
@@ -628,9 +638,14 @@ void fp_conn_forgive(struct fp_conn *conn, uint64_t now_ns, uint64_t stalled_ns)
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 {
 	bool late = now_ns - conn->since_ns > conn->server->config->limits.handshake_timeout_ns;
+	size_t before_bytes = conn->queued_bytes;
 
 	fp_holding_look(conn);
-	if (conn->state == FP_CONN_KILLED) {
+	if (conn->state == FP_CONN_CLOSING && conn->queued_bytes < before_bytes) {
+		conn->since_ns = now_ns; /* it reads */
+		late = false;
+	}
+	if (conn->state == FP_CONN_KILLED || (conn->state == FP_CONN_CLOSING && conn->eof && !late)) {
 		if (!conn->turn.client) /* it lingers */
 			fp_turn_wait(&conn->shard->turns, &conn->turn, &conn->shard->nobody);
 	} else if (conn->state == FP_CONN_OPEN) {

@@ -11,7 +11,7 @@
  *
  * A connection that is refused before WELCOME goes to closing, too. While a connection is closing,
  * answers still go out and input is dropped. It is half-closed once all is sent, and freed at the
- * peer's end of file.
+ * peer's end of file. A peer that has half-closed still reads: then the end waits for that, too.
  */
 #ifndef FP_CONN_H
 #define FP_CONN_H
@@ -183,8 +183,11 @@ void fp_conn_forgive(struct fp_conn *conn, uint64_t now_ns, uint64_t stalled_ns)
  * it.
  */
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns);
-/* Frees a connection that has ended. For the main loop, which takes it back from its shard. */
-void fp_conn_free(struct fp_conn *conn);
+/*
+ * Frees a connection that has ended, if nothing of it is in flight. For the main loop, which takes
+ * it back from its shard.
+ */
+void fp_conn_return(struct fp_conn *conn);
 /* Settles the connection to which this turn belongs. */
 void fp_conn_go_on(struct fp_turn *turn);
 

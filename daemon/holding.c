@@ -119,9 +119,9 @@ bool fp_holding_is_scanty(const struct fp_conn *conn)
 
 static size_t unread_bytes(const struct fp_conn *conn)
 {
-	int bytes = 0;
+	int bytes = 0, fin = !conn->is_unix && (conn->half_closed || conn->state == FP_CONN_KILLED);
 
-	if (ioctl(conn->fd, SIOCOUTQ, &bytes) < 0)
+	if (ioctl(conn->fd, SIOCOUTQ, &bytes) < 0 || bytes <= fin) /* tcp counts our FIN as a byte */
 		return 0;
 	/* of a UNIX socket it is memory; of tcp, bytes that take up to twice as much */
 	return (size_t)bytes * (conn->is_unix ? 1 : 2);
@@ -174,12 +174,25 @@ void fp_holding_fit_socket(struct fp_conn *conn)
 	conn->is_narrow = narrow;
 }
 
-bool fp_holding_outlives(struct fp_conn *conn)
+/* True if nobody can receive what is left in a socket of tcp, because the peer has reset it. */
+static bool is_reset(const struct fp_conn *conn)
 {
-	return conn->is_unix && conn->client && conn->client->clients->max_kept_bytes && unread_bytes(conn);
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	return getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 || info.tcpi_state == TCP_CLOSE;
 }
 
-void fp_holding_end(struct fp_conn *conn)
+bool fp_holding_outlives(const struct fp_conn *conn)
+{
+	if (!conn->client || !unread_bytes(conn))
+		return false;
+	if (conn->is_unix)
+		return conn->client->clients->max_kept_bytes;
+	return conn->state == FP_CONN_CLOSING && !is_reset(conn);
+}
+
+void fp_holding_end(const struct fp_conn *conn)
 {
 	const struct linger at_once = {.l_onoff = 1};
 

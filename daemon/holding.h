@@ -48,9 +48,12 @@ void fp_holding_fit_socket(struct fp_conn *conn);
 void fp_holding_sent(struct fp_conn *conn, size_t bytes);
 /* Looks again whether the peer has received what was sent. */
 void fp_holding_look(struct fp_conn *conn);
-/* True if answers would stay in the kernel, as ours, after the socket was closed. */
-bool fp_holding_outlives(struct fp_conn *conn);
+/*
+ * True if the socket may not be closed yet, because the peer has not received all answers. Over a
+ * UNIX socket they would stay in the kernel, as ours. Over tcp, fp_holding_end would drop them.
+ */
+bool fp_holding_outlives(const struct fp_conn *conn);
 /* Call it before the socket is closed: the kernel drops what the peer has not received. */
-void fp_holding_end(struct fp_conn *conn);
+void fp_holding_end(const struct fp_conn *conn);
 
 #endif

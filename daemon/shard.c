@@ -188,7 +188,7 @@ static void take_back(struct fp_shard *shard)
 	while ((conn = STAILQ_FIRST(&shard->left))) {
 		STAILQ_REMOVE_HEAD(&shard->left, moving);
 		shard->n_links--;
-		fp_conn_free(conn);
+		fp_conn_return(conn);
 	}
 }
 

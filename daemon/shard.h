@@ -3,7 +3,7 @@
  * io_uring of its own. The main loop does everything else. With one shard (the default) there is no
  * such thread, and the main loop serves the links too. Room: daemon; see doc/shards.md.
  *
- *   main loop:  accept ─► handshake ─► move ─► arrived ─┐         ┌─► left ─► fp_conn_free
+ *   main loop:  accept ─► handshake ─► move ─► arrived ─┐         ┌─► left ─► fp_conn_return
  *                                                       ▼         │
  *   shard:                                              READ, WRITE, end of the link
  *

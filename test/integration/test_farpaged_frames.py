@@ -2,13 +2,14 @@
 notice nothing."""
 import os
 import random
+import select
 import socket
 import struct
 import unittest
 
 from farpaged import (AUTH, BOTH, CHALLENGE, CONTROL, DATA, DENIED, DRAIN, ERROR, HEADER, HELLO, INFO, LEASE, LINK, MALFORMED,
-                      MEMFD, PING, READ, RELEASE, STATUS, VERSION, VERSION_GAP, WRITE, WRITTEN, Connection, Farpaged, Refused,
-                      frame, main, table)
+                      MEMFD, PING, READ, RELEASE, STATUS, VERSION, VERSION_GAP, WRITE, WRITTEN, DEADLINE_S, Connection, Farpaged,
+                      Refused, frame, main, table)
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
 
@@ -262,6 +263,39 @@ class Frames(unittest.TestCase):
         link.sock.setblocking(True)
         for _ in range(sent // len(request)):
             link.receive(HEADER.size + (4 << 20))
+        session.close()
+
+    def half_closed_link(self, session, lease_id):
+        """It asks for 1 MiB, and sends nothing more. Its receive buffer holds little of that."""
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(DEADLINE_S)
+        host, port = self.node.urls[1].split("//")[1].rsplit(":", 1)
+        sock.connect((host, int(port)))
+        link = Connection(sock, LINK, session.session_id, session.token)
+        link.send(frame(READ, table([(lease_id, 65536, i << 16) for i in range(16)])))
+        sock.shutdown(socket.SHUT_WR)
+        return link
+
+    def test_half_closed(self):
+        """Who sends nothing more still gets all answers."""
+        session = self.node.session(self.node.urls[1])
+        lease_id, _, _ = session.lease(1 << 20)
+        with self.half_closed_link(session, lease_id) as link:
+            self.assertEqual(len(link.answer(DATA)), 1 << 20)
+            self.assertEqual(link.sock.recv(1), b"")
+        session.close()
+
+    def test_half_closed_and_silent(self):
+        """Who neither sends nor reads keeps its place for a while only."""
+        session = self.node.session(self.node.urls[1])
+        lease_id, _, _ = session.lease(1 << 20)
+        with self.half_closed_link(session, lease_id) as link:
+            poller = select.poll()
+            poller.register(link.sock, 0)
+            self.assertTrue(poller.poll(DEADLINE_S * 1000), "never reset")
+            with self.assertRaises(ConnectionError):
+                link.answer(DATA)
         session.close()
 
     def test_lease_and_what_follows_it(self):
