@@ -27,6 +27,7 @@
 
 /* Older headers lack them. */
 #define ADVICE_COLLAPSE         25
+#define ADVICE_SOFT_OFFLINE     101
 #define ADVICE_GUARD_INSTALL    102
 #define ADVICE_GUARD_REMOVE     103
 #define ADVICE_MAX              110
@@ -178,6 +179,37 @@ static void guard(char *far)
 	expect(test_is_filled(far, BIG, 1), 3);
 }
 
+/* An error of 0: accepted, unless this kernel lacks the advice. */
+static void advise(char *far, int advice, int error)
+{
+	int r = madvise(far, BIG, advice);
+
+	expect(error ? r < 0 && errno == error : r == 0 || errno == EINVAL, 1);
+	r = (int)syscall(SYS_madvise, far, BIG, advice);
+	expect(error ? r < 0 && errno == error : r == 0 || errno == EINVAL, 2);
+	expect(test_is_filled(far, BIG, 1), 3);
+}
+
+static void collapse(char *far)
+{
+	advise(far, ADVICE_COLLAPSE, EINVAL);
+}
+
+static void poison(char *far)
+{
+	advise(far, MADV_HWPOISON, EINVAL);
+}
+
+/* The bytes stay, also after a bare call for which there is nothing to collapse. */
+static void without_effect(char *far)
+{
+	advise(far, MADV_MERGEABLE, 0);
+	advise(far, MADV_UNMERGEABLE, 0);
+	advise(far, ADVICE_SOFT_OFFLINE, EINVAL);
+	(void)bare(SYS_madvise, far, BIG, ADVICE_COLLAPSE, 0, 0, 0);
+	expect(test_is_filled(far, BIG, 1), 4);
+}
+
 static void seal(char *far)
 {
 	expect(syscall(NUMBER_MSEAL, far, PAGE, 0) < 0 && errno == ENOSYS, 1);
@@ -219,12 +251,20 @@ static void merge(char *far)
 	expect(prctl(OPTION_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0, 3);
 }
 
+static bool is_known(int advice)
+{
+	return madvise(NULL, 0, advice) == 0;
+}
+
 static void refused_with_a_message(void **state)
 {
 	char *p = map_filled();
 
-	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* otherwise the kernel does not know the advice */
-		assert_true(is_said(guard, p, "MADV_GUARD_INSTALL"));
+	/* without a line where the kernel does not know the advice, either */
+	assert_true(is_said(guard, p, is_known(ADVICE_GUARD_INSTALL) ? "MADV_GUARD_INSTALL" : ""));
+	assert_true(is_said(collapse, p, is_known(ADVICE_COLLAPSE) ? "MADV_COLLAPSE" : ""));
+	assert_true(is_said(poison, p, is_known(MADV_HWPOISON) ? "MADV_HWPOISON" : ""));
+	assert_true(is_said(without_effect, p, ""));
 	assert_true(is_said(seal, p, "mseal"));
 	assert_true(is_said(attach, p, "shmat"));
 	assert_true(is_said(attach_by_number, p, "shmat"));

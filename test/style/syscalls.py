@@ -14,6 +14,10 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = os.path.join(HERE, "../../doc/syscalls.md")
+TESTS = os.path.join(HERE, "..")
+ROWS = os.path.join(TESTS, "integration/everycall")
+SHOWN = os.path.join(HERE, "syscalls_shown.txt")
+PREFIX = r"(?:SYS_|NUMBER_|MADV_|ADVICE_|IORING_OP_)?"
 SKIPPED = 77
 WORDS = {"right", "refused", "ended", "loud", "silent", "-"}
 CHANGES = {"memory", "place", "descriptors", "sharing", "limits"}
@@ -67,6 +71,34 @@ def defines(header, prefix):
 def operations_of_headers():
     body = re.search(r"enum io_uring_op \{(.*?)\}", preprocess("linux/io_uring.h"), re.S)[1]
     return [name for name in re.findall(r"\bIORING_OP_(\w+)", body) if name != "LAST"]
+
+
+# ---- the tests ----
+
+
+def read(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+class Shown:
+    """Which rows have a run: by the table of calls, or by a line of the file."""
+
+    def __init__(self):
+        text = "".join(read(ROWS + end) for end in (".def", ".c"))
+        self.calls = set(re.findall(r"\bC\((\w+)", text))
+        self.operations = set(re.findall(r"\bU\((\w+)|\bOP_(\w+)[,)](?!$)", text, re.M))
+        self.operations = {a or b for a, b in self.operations}
+        self.sources, self.not_tried = [], set()
+        for line in read(SHOWN).splitlines():
+            if not line or line.startswith("#"):
+                continue
+            where, names = line.split(": ")
+            if where.startswith("not tried"):
+                self.not_tried |= set(names.split())
+            else:
+                self.sources += [(where, name) for name in names.split()]
+        self.named = {name for _, name in self.sources}
 
 
 # ---- the kernel that runs ----
@@ -139,6 +171,26 @@ class Syscalls(unittest.TestCase):
                 if first == 2:
                     self.assertIn(row[1], CHANGES, row)
                 self.assertNotIn("silent", row[first : first + 2], row)
+
+    def need_a_run(self):
+        page, promises = self.page, {"right", "refused", "ended"}
+        for head in ("call", "MADV_", "IORING_OP_"):
+            first = 1 if head == "MADV_" else 2
+            yield from (row[0] for row in page.tables[head] if promises & set(row[first : first + 3]))
+        for block in ("buffers", "descriptors", "harmless", "buffer-operations", "harmless-operations"):
+            yield from page.blocks[block]
+
+    def test_each_promise_has_a_run(self):
+        shown = Shown()
+        tried = shown.calls | shown.operations | shown.named
+        self.assertEqual(sorted(set(self.need_a_run()) - tried - shown.not_tried), [])
+        self.assertEqual(sorted(shown.not_tried & tried), [], "tried and not tried")
+
+    def test_runs_are_there(self):
+        shown, listed = Shown(), set(self.page.calls() + self.page.advice() + self.page.operations())
+        for where, name in shown.sources:
+            self.assertRegex(read(os.path.join(TESTS, where)), rf"\b{PREFIX}{name}\b", where)
+        self.assertEqual(sorted((shown.named | shown.not_tried) - listed), [])
 
     def test_running_kernel_has_no_other_call(self):
         last = max(max(self.known.values()), max(self.page.numbers.values()))
