@@ -277,19 +277,31 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 	fp_sigmask_strip(back); /* the handler may have changed the mask */
 }
 
+static void settle_here(int sig)
+{
+	fp_local_settle();
+}
+
 /*
  * Called at the end of our handler, with the interrupted context. The thread may have been
  * cancelled, with the asynchronous type, while its fault was served. Then the thread ends here,
  * with the mask that it had. If our handler interrupted another handler of ours, the interrupted
  * one does this later.
+ *
+ * That mask lets the program's handlers in, and they may switch to another context for long. So it
+ * is set where they may run: settle_here runs on the program's stack, as a handler of the program
+ * would. Only a handler that the program itself runs on our stack settles there.
  */
-static void settle(void *context)
+static void settle(int sig, void *context)
 {
-	const uint64_t *mask = (const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
+	static const struct sigaction here = {.sa_handler = settle_here};
+	const uint64_t mask = *(const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
 
-	if (!fp_local_owes() || (*mask >> (FP_SIGCANCEL - 1) & 1))
+	if (!fp_local_owes() || (mask >> (FP_SIGCANCEL - 1) & 1))
 		return;
-	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, mask, NULL, sizeof(*mask), 0, 0);
+	allow_faults();
+	fp_sigframe_run(sig, context, &here, &mask);
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof(mask), 0, 0);
 	fp_local_settle();
 }
 
@@ -328,8 +340,8 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 	int saved = errno;
 
 	if (ask_first(sig, t, info, context)) {
-		settle(context);
 		errno = saved;
+		settle(sig, context);
 		return;
 	}
 	number = current_action(t, &action);

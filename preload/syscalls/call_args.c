@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "local_stack.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "store.h"
@@ -32,6 +33,13 @@
  */
 #define WINDOW_BYTES 512u
 #define WIDE_BYTES   8192u
+
+/*
+ * How much of a far stack is pinned: below a frame of ours for the C library's function and what it
+ * calls, and a little above, as its frame begins there.
+ */
+#define STACK_BELOW (14u << 10)
+#define STACK_ABOVE 1024u
 
 extern void *__libc_stack_end;
 
@@ -223,6 +231,14 @@ static int add_range(struct fp_call_args *job, const void *addr, size_t len, boo
 		return -E2BIG;
 	job->ranges[job->n_ranges++] = (struct fp_pin_range){.addr = addr, .len_bytes = len, .write = write};
 	return 0;
+}
+
+void fp_call_args_add_stack(struct fp_call_args *job)
+{
+	char *here = __builtin_frame_address(0);
+
+	if (fp_local_stack_is_far())
+		(void)add_range(job, here - STACK_BELOW, STACK_BELOW + STACK_ABOVE, true);
 }
 
 /* ---- pieces ---- */

@@ -64,6 +64,12 @@ void fp_call_args_vforked(size_t depth);
 void *fp_call_args_take(struct fp_call_args *job, size_t len);
 
 /*
+ * If the caller's stack is far, also pins the part that a function which the caller then calls
+ * uses. Called before fp_call_args_prepare.
+ */
+void fp_call_args_add_stack(struct fp_call_args *job);
+
+/*
  * Pins the memory that the pieces name; job's is_wide chooses the size of windows. Replaces
  * arguments by copies where the kernel must see copies. Returns 0, -E2BIG or -ENOMEM (too much to
  * pin or to copy), or -EFAULT (the program does not have that memory). After -EFAULT the caller

@@ -70,6 +70,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define RELEASES      FP_HOW_RELEASES
 #define LOOKS(n)      (FP_HOW_LOOKS | (n) << FP_HOW_ARG_SHIFT)
 #define GUESS         FP_HOW_GUESS
+#define STACK         FP_HOW_STACK
 #define REFUSE        FP_HOW_REFUSE
 #define SYSCALL       FP_HOW_SYSCALL
 #define FIRST(name)   ((ROW_##name + 1) << FP_HOW_FIRST_SHIFT)

@@ -25,6 +25,7 @@
 #include "fdutil.h"
 #include "imports.h"
 #include "local.h"
+#include "local_stack.h"
 #include "lookup.h"
 #include "shim.h"
 #include "store.h"
@@ -198,7 +199,7 @@ static bool may_be_far(struct call_request *q)
 	for (unsigned i = 0; i < FP_PIECES && pieces[i].kind != FP_PIECE_END; i++)
 		if (piece_may_be_far(q, &pieces[i]))
 			return true;
-	return false;
+	return (q->row->how & FP_HOW_STACK) && fp_local_stack_is_far();
 }
 
 /* ---- a call whose memory is pinned at once ---- */
@@ -210,6 +211,8 @@ static int attempt(const struct call_request *q, bool is_wide, long *ret)
 	int r;
 
 	fp_call_args_begin(&job, is_wide);
+	if (q->row->how & FP_HOW_STACK)
+		fp_call_args_add_stack(&job);
 	memcpy(job.args, q->args, sizeof(job.args));
 	job.a = job.args + q->shift;
 	r = fp_call_args_prepare(&job, q->row->pieces);

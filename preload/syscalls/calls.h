@@ -67,6 +67,7 @@ enum fp_call_how {
 	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG holds the flags of recv */
 	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor during the call */
 	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first releases threads held on a CPU */
+	FP_HOW_STACK = 1 << 11,   /* a far stack is pinned, too, for what the C library puts there */
 	FP_HOW_LOOKS = 1 << 10,   /* in every fault mode: then looks at the descriptor (wary.h), whose
 	                             flags argument FP_HOW_ARG holds */
 };

@@ -1,13 +1,16 @@
 /*
  * Inline: coroutines that leave a call of the C library in a callback, while its memory is pinned
- * or copied; and memory that the kernel reads or writes for calls which no table names. Room:
+ * or copied; memory that the kernel reads or writes for calls which no table names; and the stack
+ * of handlers that interrupt a fault. Room:
  * test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -247,6 +250,58 @@ static void forks_beside_calls_on_foreign_memory(void **state)
 	munmap(range, FAR);
 }
 
+/* ---- handlers of a thread that may be cancelled at once ---- */
+
+static char own_stack[STACK_SIZE] __attribute__((aligned(4096)));
+static atomic_uint n_handled, n_elsewhere;
+static atomic_bool has_touched;
+
+static void on_usr1(int sig)
+{
+	char here;
+
+	n_elsewhere += (uintptr_t)&here - (uintptr_t)own_stack >= STACK_SIZE;
+	atomic_fetch_add(&n_handled, 1);
+}
+
+static void *touch_cancellable(void *unused)
+{
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (unsigned round = 0; round < 4; round++)
+		for (size_t at = 0; at < BIG; at += PAGE)
+			pressure[at]++;
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, NULL);
+	atomic_store(&has_touched, true);
+	return unused;
+}
+
+/* Many signals come while a fault is served. A scheduler may switch stacks in such a handler. */
+static void handlers_on_the_stack_of_the_program(void **state)
+{
+	const struct sigaction action = {.sa_handler = on_usr1, .sa_flags = SA_RESTART};
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pressure = mapped(BIG);
+	assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstack(&attr, own_stack, STACK_SIZE), 0);
+	assert_int_equal(pthread_create(&thread, &attr, touch_cancellable, NULL), 0);
+	while (!atomic_load(&has_touched)) {
+		unsigned before = atomic_load(&n_handled);
+
+		assert_int_equal(pthread_kill(thread, SIGUSR1), 0);
+		while (atomic_load(&n_handled) == before && !atomic_load(&has_touched))
+			sched_yield();
+	}
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	pthread_attr_destroy(&attr);
+	print_message("%u signals\n", atomic_load(&n_handled));
+	assert_int_not_equal(n_handled, 0);
+	assert_int_equal(n_elsewhere, 0);
+	munmap(pressure, BIG);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -254,6 +309,7 @@ static int tests(void)
 	    cmocka_unit_test(pins_of_unfinished_calls),
 	    cmocka_unit_test(answers_of_mincore),
 	    cmocka_unit_test(forks_beside_calls_on_foreign_memory),
+	    cmocka_unit_test(handlers_on_the_stack_of_the_program),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -19,7 +19,10 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pty.h>
+#include <spawn.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -126,6 +129,24 @@ static void take_actions(void)
 	CHECK(mask_is(SIGUSR1));
 }
 
+/* The child reads its arguments on its parent's stack, and can't fault there. */
+static void run_programs(void)
+{
+	char *const arguments[] = {(char *)"true", NULL};
+	char name[HOST_NAME_MAX + 1];
+	int status = -1;
+	pid_t pid;
+	FILE *pipe;
+
+	CHECK(posix_spawnp(&pid, "true", NULL, NULL, arguments, environ) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(system("true") == 0);
+	pipe = popen("true", "r");
+	CHECK(pipe && pclose(pipe) == 0);
+	CHECK(gethostname(name, sizeof(name)) == 0);
+	CHECK(mask_is(SIGUSR1));
+}
+
 static void body(void)
 {
 	while (!go)
@@ -137,6 +158,7 @@ static void body(void)
 		take_actions();
 		make_thread();
 		fork_child(i == 0);
+		run_programs();
 	}
 }
 
@@ -171,8 +193,8 @@ static bool is_there(uint64_t addr)
 }
 
 /*
- * True at a call of sigprocmask or sigaction that gets a part of the far stack. Such calls may come
- * before the stack is pinned.
+ * True at a call that gets a part of the far stack. Calls of sigprocmask and sigaction may come
+ * before the stack is pinned. A clone3 or uname is one that a function of the C library makes.
  */
 static bool hands_over(pid_t of)
 {
@@ -181,6 +203,8 @@ static bool hands_over(pid_t of)
 	if (ptrace(PTRACE_GET_SYSCALL_INFO, of, sizeof(info), &info) < 0 ||
 	    info.op != PTRACE_SYSCALL_INFO_ENTRY)
 		return false;
+	if (info.entry.nr == SYS_clone3 || info.entry.nr == SYS_uname)
+		return is_there(info.entry.args[0]);
 	return (info.entry.nr == SYS_rt_sigprocmask || info.entry.nr == SYS_rt_sigaction) &&
 	       (is_there(info.entry.args[1]) || is_there(info.entry.args[2]));
 }
