@@ -640,7 +640,7 @@ void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 	bool late = now_ns - conn->since_ns > conn->server->config->limits.handshake_timeout_ns;
 	size_t before_bytes = conn->queued_bytes;
 
-	fp_holding_look(conn);
+	fp_holding_tick(conn);
 	if (conn->state == FP_CONN_CLOSING && conn->queued_bytes < before_bytes) {
 		conn->since_ns = now_ns; /* it reads */
 		late = false;

@@ -102,9 +102,11 @@ struct fp_conn {
 	/* What its client's counts have of this connection. */
 	size_t held_bytes, kept_bytes;
 	unsigned n_waiting_fds;
-	/* Bytes in the socket that the peer may not have received yet: see holding.h. */
+	/* Memory that the kernel keeps for the socket, at the last look and since: see
+	 * holding.h. */
 	size_t queued_bytes, unlooked_bytes;
-	bool is_narrow; /* its socket's buffers are small */
+	bool is_narrow; /* its socket sends through a small buffer, and receives through a small window */
+	bool is_small;  /* its receive buffer is small, too */
 	/* Descriptors sent to the peer that, as far as we know, it has not received. */
 	unsigned fds_out;
 	bool passing; /* the send under way carries a descriptor */

@@ -4,6 +4,7 @@
 #include "holding.h"
 
 #include <limits.h>
+#include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,9 +21,12 @@
 #define SOCK_SNDBUF_LOCK 1
 #define SOCK_RCVBUF_LOCK 2
 #endif
-/* The kernel doubles both. Large is what net.core.wmem_max usually allows. */
-#define NARROW_BYTES 4096
-#define WIDE_BYTES   212992
+/* The kernel doubles these. Wide is what net.core.wmem_max usually allows. */
+#define NARROW_BYTES      4096
+#define WIDE_BYTES        212992
+#define NARROW_RECV_BYTES 8192
+#define WIDE_RECV_BYTES   65536
+#define PLACE_BYTES       (4u * NARROW_BYTES) /* of a place, what a narrow socket may take */
 
 void fp_holding_init(struct fp_node_server *server)
 {
@@ -81,7 +85,8 @@ static size_t kept_bytes(const struct fp_conn *conn)
 
 	if (conn->receiving && conn->recv_bytes == FP_LOOP_BUF_BYTES)
 		sum += conn->recv_bytes;
-	return conn->is_narrow ? sum : sum + conn->queued_bytes + conn->unlooked_bytes;
+	sum += conn->unlooked_bytes + conn->queued_bytes;
+	return conn->is_narrow ? sum - FP_MIN(conn->unlooked_bytes + conn->queued_bytes, PLACE_BYTES) : sum;
 }
 
 void fp_holding_count(struct fp_conn *conn)
@@ -123,15 +128,28 @@ static size_t unread_bytes(const struct fp_conn *conn)
 
 	if (ioctl(conn->fd, SIOCOUTQ, &bytes) < 0 || bytes <= fin) /* tcp counts our FIN as a byte */
 		return 0;
-	/* of a UNIX socket it is memory; of tcp, bytes that take up to twice as much */
-	return (size_t)bytes * (conn->is_unix ? 1 : 2);
+	return (size_t)bytes;
 }
 
+/* Memory that the kernel keeps for the socket as ours: answers, and of tcp input as well. */
+static size_t socket_bytes(const struct fp_conn *conn)
+{
+	uint32_t info[SK_MEMINFO_VARS];
+	socklen_t len = sizeof(info);
+
+	if (conn->is_unix)
+		return unread_bytes(conn);
+	if (getsockopt(conn->fd, SOL_SOCKET, SO_MEMINFO, info, &len) < 0)
+		return 0;
+	return (size_t)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED];
+}
+
+/* While a receive is under way, the socket has no input that waits. */
 void fp_holding_look(struct fp_conn *conn)
 {
-	if (!conn->queued_bytes && !conn->unlooked_bytes)
+	if (conn->receiving && !conn->queued_bytes && !conn->unlooked_bytes)
 		return;
-	conn->queued_bytes = unread_bytes(conn);
+	conn->queued_bytes = socket_bytes(conn);
 	conn->unlooked_bytes = 0;
 	fp_holding_count(conn);
 }
@@ -144,21 +162,24 @@ void fp_holding_sent(struct fp_conn *conn, size_t bytes)
 		fp_holding_look(conn);
 }
 
+static void set_option(const struct fp_conn *conn, int level, int option, int value)
+{
+	(void)setsockopt(conn->fd, level, option, &value, sizeof(value));
+}
+
 /*
- * Of tcp, the window alone gets small: a receive buffer that has shrunk drops segments, and the
- * peer sends them again and again.
+ * Of tcp, the window alone gets small at first: a receive buffer that has shrunk drops what is on
+ * its way, and the peer sends it again and again.
  */
 static void set_socket_buffers(const struct fp_conn *conn, bool narrow)
 {
-	int send_bytes = narrow ? NARROW_BYTES : WIDE_BYTES;
-	int window_bytes = narrow ? 2 * NARROW_BYTES : INT_MAX;
-	int locked = narrow ? SOCK_SNDBUF_LOCK | SOCK_RCVBUF_LOCK : 0; /* or the kernel tunes them */
-
-	(void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
-	(void)setsockopt(conn->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, sizeof(locked));
+	set_option(conn, SOL_SOCKET, SO_SNDBUF, narrow ? NARROW_BYTES : WIDE_BYTES);
+	if (!conn->is_unix && conn->is_small)
+		set_option(conn, SOL_SOCKET, SO_RCVBUF, WIDE_RECV_BYTES);
+	/* without the lock, the kernel tunes them */
+	set_option(conn, SOL_SOCKET, SO_BUF_LOCK, narrow ? SOCK_SNDBUF_LOCK | SOCK_RCVBUF_LOCK : 0);
 	if (!conn->is_unix)
-		(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window_bytes,
-		                 sizeof(window_bytes));
+		set_option(conn, IPPROTO_TCP, TCP_WINDOW_CLAMP, narrow ? 2 * NARROW_BYTES : INT_MAX);
 }
 
 void fp_holding_fit_socket(struct fp_conn *conn)
@@ -168,10 +189,30 @@ void fp_holding_fit_socket(struct fp_conn *conn)
 	if (conn->is_narrow == narrow)
 		return;
 	fp_holding_look(conn);
-	if (narrow && conn->queued_bytes > 4 * NARROW_BYTES) /* it counts as what it is, and stays wide */
-		return;
 	set_socket_buffers(conn, narrow);
 	conn->is_narrow = narrow;
+	conn->is_small = false;
+}
+
+/*
+ * A window counts payload alone, and segments of one byte take a hundred times as much. So the
+ * receive buffer follows, once nothing is on its way that was sent to the wide window.
+ */
+static void shrink(struct fp_conn *conn)
+{
+	if (conn->is_unix || conn->is_small || (!conn->receiving && conn->queued_bytes > PLACE_BYTES))
+		return;
+	set_option(conn, SOL_SOCKET, SO_RCVBUF, NARROW_RECV_BYTES);
+	conn->is_small = true;
+}
+
+void fp_holding_tick(struct fp_conn *conn)
+{
+	fp_holding_look(conn);
+	if (conn->is_narrow)
+		shrink(conn);
+	else if (!conn->receiving && fp_holding_is_scanty(conn))
+		fp_holding_fit_socket(conn);
 }
 
 /* True if nobody can receive what is left in a socket of tcp, because the peer has reset it. */

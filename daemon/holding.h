@@ -9,7 +9,8 @@
  *                    client with more than an even part of that half go on within their places: one
  *                    answer at a time, through a small socket buffer
  *
- * The kernel counts the unread bytes of our sockets as ours, so they are kept bytes, too.
+ * The kernel counts the memory of our sockets as ours, so it is kept, too: answers that wait for
+ * the peer, and of tcp input that waits for us.
  */
 #ifndef FP_HOLDING_H
 #define FP_HOLDING_H
@@ -46,8 +47,10 @@ bool fp_holding_is_scanty(const struct fp_conn *conn);
 void fp_holding_fit_socket(struct fp_conn *conn);
 /* Call it after a send of `bytes`. */
 void fp_holding_sent(struct fp_conn *conn, size_t bytes);
-/* Looks again whether the peer has received what was sent. */
+/* Looks again what the kernel keeps for the socket. */
 void fp_holding_look(struct fp_conn *conn);
+/* Call it now and then: looks again, and makes the buffers small even if nothing is sent. */
+void fp_holding_tick(struct fp_conn *conn);
 /*
  * True if the socket may not be closed yet, because the peer has not received all answers. Over a
  * UNIX socket they would stay in the kernel, as ours. Over tcp, fp_holding_end would drop them.

@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import signal
+import socket
 import struct
 import time
 
@@ -371,6 +372,25 @@ class Limited(Case):
             node.session(node.urls[1]).close()
             node.process.kill()
             node.wait()
+
+    def test_what_sockets_keep(self):
+        """Of clients that read nothing and send on, in large segments or byte by byte: what is kept
+        back for them is enough."""
+        node = self.start(config("64M"), preexec=self.cgroup.enter)
+        session, requests, sent, most = node.session(node.urls[1]), frame(PING, bytes(4096)) * 64, {}, 0
+        for link in (session.link() for _ in range(60)):
+            link.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.sock.setblocking(False)
+            sent[link.sock] = 0
+        for turn in range(60):
+            for sock in sent:
+                with contextlib.suppress(BlockingIOError):
+                    for _ in range(256):
+                        begin = sent[sock] % len(requests)
+                        sent[sock] += sock.send(requests[begin:begin + (1 if turn > 30 else 65536)])
+            most = max(most, node.socket_bytes())
+        print(f"sockets keep {most >> 10} KiB", flush=True)
+        self.assertLess(most, 4 * MIB + (len(sent) * 96 << 10))
 
     def test_restarted_under_its_clients(self):
         """Whoever still maps what a node before has lent keeps it. This one does not lend it

@@ -5,6 +5,8 @@ Environment: FARPAGED is the daemon to test, FARPAGE_TEST_SHARDS how many shards
 here sleeps: it waits for what it expects, with a deadline.
 """
 import array
+import contextlib
+import ctypes
 import hashlib
 import hmac
 import json
@@ -115,6 +117,18 @@ class Farpaged:
         fds = f"/proc/{self.process.pid}/fd"
         return sum(os.stat(f"{fds}/{fd}").st_blocks * 512 for fd in os.listdir(fds)
                    if os.readlink(f"{fds}/{fd}").startswith("/memfd:farpage"))
+
+    def socket_bytes(self):
+        """Memory that the kernel keeps for the daemon's sockets of tcp."""
+        fds, pidfd, so_meminfo = f"/proc/{self.process.pid}/fd", os.pidfd_open(self.process.pid), 55
+        total = 0
+        for fd in os.listdir(fds):
+            with contextlib.suppress(OSError), socket.socket(fileno=ctypes.CDLL(None).syscall(438, pidfd, int(fd), 0)) as sock:
+                if sock.family != socket.AF_UNIX:
+                    received, _, _, _, _, queued = struct.unpack_from("<6I", sock.getsockopt(socket.SOL_SOCKET, so_meminfo, 64))
+                    total += received + queued
+        os.close(pidfd)
+        return total
 
     def signal(self, number):
         self.process.send_signal(number)
