@@ -143,7 +143,9 @@ static int check_sanitizers(struct fp_agent_error *error)
 {
 	static const char *const names[][2] = {{"__asan_init", "AddressSanitizer"},
 	                                       {"__tsan_init", "ThreadSanitizer"},
-	                                       {"__msan_init", "MemorySanitizer"}};
+	                                       {"__msan_init", "MemorySanitizer"},
+	                                       {"__hwasan_init", "HWAddressSanitizer"},
+	                                       {"__lsan_init", "LeakSanitizer"}};
 
 	for (size_t i = 0; i < FP_ARRAY_LEN(names); i++) {
 		if (!fp_lookup_dlsym()(RTLD_DEFAULT, names[i][0]))

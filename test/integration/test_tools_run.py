@@ -372,11 +372,12 @@ class BadInput(toolcase.ToolCase):
 
     def test_sanitizer_of_a_program_that_another_starts(self):
         """The preload library sees it by a function of the sanitizer."""
-        source = self.path("p.c", "void __tsan_init(void) {}\nint main(void) { return 0; }\n")
-        program = self.path("program")
-        if subprocess.run(["cc", "-rdynamic", "-o", program, source], capture_output=True).returncode:
-            self.skipTest("no compiler")
-        self.assertRefused((), "farpage: preload: ", "ThreadSanitizer", command=("env", program))
+        for start, name in (("tsan", "ThreadSanitizer"), ("hwasan", "HWAddressSanitizer"), ("lsan", "LeakSanitizer")):
+            source = self.path("p.c", "void __%s_init(void) {}\nint main(void) { return 0; }\n" % start)
+            program = self.path("program")
+            if subprocess.run(["cc", "-rdynamic", "-o", program, source], capture_output=True).returncode:
+                self.skipTest("no compiler")
+            self.assertRefused((), "farpage: preload: ", name, command=("env", program))
 
     def test_absent_node(self):
         with socket.socket() as unused:
