@@ -127,6 +127,14 @@ class Shapes(unittest.TestCase):
                 self.assertSame(CONFINE, way)
 
 
+    def test_userfaultfd_of_its_own(self):
+        """A range can be registered once only. Memory that stays local is the program's."""
+        self.assertEqual(run(CONFINE, "userfaultfd")[0], 0)
+        status, out, _ = far(CONFINE, "userfaultfd")
+        self.assertEqual((status, out), (1, "UFFDIO_REGISTER: Device or resource busy\n"))
+        self.assertEqual(far(CONFINE, "userfaultfd", env={**os.environ, "FARPAGE_MIN_MAPPING": "1G"})[0], 0)
+
+
 class Looks(unittest.TestCase):
     """A debugger, and what a crash leaves."""
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -530,20 +531,71 @@ static void pool_full(void **state)
 	munmap(p, huge);
 }
 
+/* In far memory there is no such stack. Elsewhere the kernel has it. */
+static void stacks_that_grow(void **state)
+{
+	const int grows = MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN;
+	char *far = map_anonymous(BIG, 0), *own;
+
+	assert_int_equal(munmap(far, BIG), 0);
+	assert_fails(mmap(far, 16 * PAGE, PROT_READ | PROT_WRITE, grows | MAP_FIXED, -1, 0), ENOMEM);
+	own = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, grows, -1, 0);
+	assert_true(own != MAP_FAILED && !test_is_far(own));
+	munmap(own, 16 * PAGE);
+}
+
+static sigjmp_buf out;
+static volatile sig_atomic_t code;
+
+static void note_code(int sig, siginfo_t *info, void *context)
+{
+	code = info->si_code;
+	siglongjmp(out, 1);
+}
+
+/* The range stays reserved, without any rights. So this is no SEGV_MAPERR. */
+static void touch_of_what_is_gone(void **state)
+{
+	struct sigaction action = {.sa_sigaction = note_code, .sa_flags = SA_SIGINFO}, before;
+	char *far = map_anonymous(BIG, 0);
+	unsigned char here;
+
+	assert_int_equal(munmap(far, BIG), 0);
+	assert_fails(mincore(far, PAGE, &here), ENOMEM);
+	assert_fails(msync(far, PAGE, MS_SYNC), ENOMEM);
+	sigaction(SIGSEGV, &action, &before);
+	if (sigsetjmp(out, 1) == 0)
+		*(volatile char *)far = 1;
+	sigaction(SIGSEGV, &before, NULL);
+	assert_int_equal(code, SEGV_ACCERR);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(what_becomes_far),    cmocka_unit_test(bad_arguments),
-	    cmocka_unit_test(bytes_and_budget),    cmocka_unit_test(holes),
-	    cmocka_unit_test(protection),          cmocka_unit_test(protection_keys),
-	    cmocka_unit_test(lazy_then_committed), cmocka_unit_test(fixed_over_far),
-	    cmocka_unit_test(hints_of_heaps),      cmocka_unit_test(the_low_4_gib),
-	    cmocka_unit_test(hints_of_code),       cmocka_unit_test(hints_of_files),
-	    cmocka_unit_test(vast_reservations),   cmocka_unit_test(foreign_pieces),
-	    cmocka_unit_test(raw_calls),           cmocka_unit_test(remap),
-	    cmocka_unit_test(remap_of_a_hole),     cmocka_unit_test(hand_over_a_hole),
-	    cmocka_unit_test(remap_local),         cmocka_unit_test(pages_of_the_agent),
+	    cmocka_unit_test(what_becomes_far),
+	    cmocka_unit_test(bad_arguments),
+	    cmocka_unit_test(bytes_and_budget),
+	    cmocka_unit_test(holes),
+	    cmocka_unit_test(protection),
+	    cmocka_unit_test(protection_keys),
+	    cmocka_unit_test(lazy_then_committed),
+	    cmocka_unit_test(fixed_over_far),
+	    cmocka_unit_test(hints_of_heaps),
+	    cmocka_unit_test(the_low_4_gib),
+	    cmocka_unit_test(hints_of_code),
+	    cmocka_unit_test(hints_of_files),
+	    cmocka_unit_test(vast_reservations),
+	    cmocka_unit_test(foreign_pieces),
+	    cmocka_unit_test(raw_calls),
+	    cmocka_unit_test(remap),
+	    cmocka_unit_test(remap_of_a_hole),
+	    cmocka_unit_test(hand_over_a_hole),
+	    cmocka_unit_test(remap_local),
+	    cmocka_unit_test(pages_of_the_agent),
 	    cmocka_unit_test(pool_full),
+	    cmocka_unit_test(stacks_that_grow),
+	    cmocka_unit_test(touch_of_what_is_gone),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);
