@@ -82,14 +82,15 @@ static unsigned far_flags(int flags)
 static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 {
 	void *addr = NULL;
+	int saved = errno, r;
 	uint64_t mask;
-	int r;
 
 	if (fp_page_round(len) < len)
 		return map_failed(-ENOMEM);
 	mask = fp_local_enter_masked();
 	r = (int)FP_ON_LOCAL_STACK(fp_space_map, space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
 	fp_local_leave_masked(mask);
+	errno = saved;
 	return r < 0 ? map_failed(r) : addr;
 }
 

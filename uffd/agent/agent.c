@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +31,6 @@
 
 #define DEADLINE_DEFAULT_NS (5000000000ull)
 #define PERCENT_FLOOR_BYTES (16ull << 20)
-#define EVICTION_NS         100000000ull /* a turn of an evictor takes less */
 
 static int fail(struct fp_agent_error *error, int r, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -107,16 +105,9 @@ struct fp_statspage *fp_agent_stats(struct fp_agent *agent)
 	return agent->far.stats;
 }
 
-/* Sequentially consistent with an evictor that begins: it sees that we are wary, or is seen
- * here. */
 void fp_agent_be_wary(struct fp_agent *agent)
 {
-	uint64_t until_ns = fp_clock_ns() + EVICTION_NS;
-
-	if (atomic_exchange(&agent->far.wary, true))
-		return;
-	while (atomic_load(&agent->far.evicting) && fp_clock_ns() < until_ns)
-		sched_yield();
+	fp_far_be_wary(&agent->far);
 }
 
 bool fp_agent_is_stray(const struct fp_agent *agent)

@@ -366,6 +366,8 @@ static int renew_budget(struct fp_far *far)
 	fp_budget_done(&far->budget);
 	atomic_store(&far->lost.may_return, false);
 	atomic_store(&far->evicting, 0);
+	atomic_store(&far->copying, 0);
+	atomic_store(&far->closing, 0);
 	atomic_store(&far->bringing, 0);
 	return r < 0 ? r : fp_budget_init(&far->budget, budget);
 }

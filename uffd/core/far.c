@@ -301,6 +301,15 @@ int fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	return 0;
 }
 
+/* Sequentially consistent with an evictor that begins: it sees that we are wary, or is seen
+ * here. */
+void fp_far_be_wary(struct fp_far *far)
+{
+	atomic_store(&far->wary, true);
+	while (atomic_load(&far->evicting) >= FP_FAR_TRUSTS)
+		sched_yield();
+}
+
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)
 {
 	if (madvise(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, MADV_DONTNEED) == 0)

@@ -39,6 +39,8 @@
 #define FP_FAR_OWN_USED  (4 * FP_STAGE_PAGES + 1)
 #define FP_FAR_OWN_PAGES (((FP_FAR_OWN_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
 
+#define FP_FAR_TRUSTS (1u << 16)
+
 struct fp_inline;
 
 struct fp_far {
@@ -85,7 +87,11 @@ struct fp_far {
 	_Atomic bool fork_overdraw;
 	/* 0 only in a child that a bare call made: the kernel zeroes it in every child. */
 	_Atomic uint32_t *family;
-	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
+	/* how many threads are inside an evictor's run; FP_FAR_TRUSTS for each that began before
+	 * wary */
+	_Atomic unsigned evicting;
+	_Atomic unsigned copying;  /* how many threads copy a page of open memory: see fp_capture_pause */
+	_Atomic unsigned closing;  /* how many threads are about to close such memory */
 	_Atomic unsigned bringing; /* how many threads bring in a page without holding the layout lock */
 	struct fp_lost lost;
 	/*
@@ -119,6 +125,13 @@ static inline bool fp_far_is_wary(const struct fp_far *far)
 {
 	return atomic_load(&far->wary);
 }
+
+/*
+ * From the return on, all pages leave in the wary way. Waits for the threads that are in an
+ * evictor's run and have not seen it, but not for those that begin one. So it ends, and no time is
+ * set for it.
+ */
+void fp_far_be_wary(struct fp_far *far);
 
 /* True if pages leave by UFFDIO_MOVE, which sees pins, but no other references. */
 static inline bool fp_far_moves(const struct fp_far *far)

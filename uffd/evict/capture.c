@@ -12,7 +12,7 @@
 #include "kernel_filled.h"
 #include "unheld.h"
 
-#define KEEP_NS 100000000u /* how long the lock of the layout is tried for a page that must be kept */
+#define KEEP_NS 100000000u /* how long the lock of the layout is tried, if a bare call closed a page */
 
 void fp_capture_refuse(struct fp_far *far, uint32_t page)
 {
@@ -229,9 +229,9 @@ static int keep_closed(struct fp_far *far, uint32_t page)
 }
 
 /*
- * Keeps a page of memory that was open a moment ago, without the lock. If a thread has closed it
- * since, the lock is tried for a short time: its holder may wait for this page. False: the kernel
- * has dropped the page.
+ * Keeps a page of open memory, without the lock. False: the kernel has dropped the page. Only a
+ * bare call can have closed it: see copy_open. Then the lock is tried for a short time, as its
+ * holder may wait for this page.
  */
 static bool keep_open(struct fp_far *far, uint32_t page)
 {
@@ -253,14 +253,44 @@ static bool keep_open(struct fp_far *far, uint32_t page)
 	return true;
 }
 
-/* For a page that is readable and writable: needs no lock. */
+static bool is_open_now(const struct fp_far *far, uint32_t page)
+{
+	struct fp_piece piece = {.prot = PROT_READ | PROT_WRITE};
+	uint32_t changes;
+
+	return !far->layout || (fp_layout_peek(far->layout, page, &piece, &changes) && is_open(piece.prot));
+}
+
+/*
+ * For a page that is readable and writable: needs no lock. Sequentially consistent with
+ * fp_capture_pause: it sees us, and waits until the page is kept; or we see that the memory is
+ * being closed, or is closed.
+ */
 static ssize_t copy_open(struct fp_far *far, const struct capture_run *run)
 {
-	int r = copy_out(far, run->page, true, run->dst);
+	int r = -EPERM;
 
-	if (r == -EBUSY && !keep_open(far, run->page))
-		r = 0;
-	return end_copy(far, run->page, r);
+	atomic_fetch_add(&far->copying, 1);
+	if (!atomic_load(&far->closing) && is_open_now(far, run->page)) {
+		r = copy_out(far, run->page, true, run->dst);
+		if (r == -EBUSY && !keep_open(far, run->page))
+			r = 0;
+		r = (int)end_copy(far, run->page, r);
+	}
+	atomic_fetch_sub(&far->copying, 1);
+	return r;
+}
+
+void fp_capture_pause(struct fp_far *far)
+{
+	atomic_fetch_add(&far->closing, 1);
+	while (atomic_load(&far->copying))
+		sched_yield();
+}
+
+void fp_capture_resume(struct fp_far *far)
+{
+	atomic_fetch_sub(&far->closing, 1);
 }
 
 /* The program's mapping can't change meanwhile: the caller has its lock. */

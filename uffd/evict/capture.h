@@ -71,6 +71,15 @@ void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *page
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
 /*
+ * From fp_capture_pause to fp_capture_resume, no page is copied that is readable and writable. A
+ * page that somebody holds can be kept only while it is so: see fp_unheld_touch. So whoever closes
+ * memory first waits for those that copy. Called with the layout's lock. What waits for that lock,
+ * or for a page, is not waited for.
+ */
+void fp_capture_pause(struct fp_far *far);
+void fp_capture_resume(struct fp_far *far);
+
+/*
  * After a fork, the process and its child share a page until one of them writes to it, and
  * UFFDIO_MOVE refuses it. Makes the kernel write to a present page of writable memory, to get a
  * copy of our own; no byte changes. The page is not write-protected then. Returns 0 or -EBUSY.

@@ -27,6 +27,7 @@ struct fp_evictor {
 	struct fp_far *far;
 	struct fp_lane *lane;
 	_Atomic bool busy; /* a thread is inside fp_evictor_run_on_fault */
+	bool trusts;       /* this run began before far->wary was set */
 	struct fp_batch *batches;
 	unsigned n_batches;
 	uint32_t drops[BATCH]; /* the run's clean victims, which are dropped */
@@ -440,22 +441,28 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 	return left + n - b->n_back;
 }
 
-/*
- * False if a fork has frozen evictions. Sequentially consistent with fp_reclaim_freeze: either the
- * freezing thread sees that we are inside, or we see the freeze.
- */
-static bool enter(struct fp_far *far)
+static void leave(const struct fp_evictor *ev)
 {
-	atomic_fetch_add(&far->evicting, 1);
-	if (!atomic_load(&far->fork_freeze))
-		return true;
-	atomic_fetch_sub(&far->evicting, 1);
-	return false;
+	atomic_fetch_sub(&ev->far->evicting, ev->trusts ? 1 + FP_FAR_TRUSTS : 1);
 }
 
-static void leave(struct fp_far *far)
+/*
+ * False if a fork has frozen evictions. Sequentially consistent with fp_reclaim_freeze: either the
+ * freezing thread sees that we are inside, or we see the freeze. In the same way with
+ * fp_far_be_wary.
+ */
+static bool enter(struct fp_evictor *ev)
 {
-	atomic_fetch_sub(&far->evicting, 1);
+	struct fp_far *far = ev->far;
+
+	atomic_fetch_add(&far->evicting, 1 + FP_FAR_TRUSTS);
+	ev->trusts = !fp_far_is_wary(far);
+	if (!ev->trusts)
+		atomic_fetch_sub(&far->evicting, FP_FAR_TRUSTS);
+	if (!atomic_load(&far->fork_freeze))
+		return true;
+	leave(ev);
+	return false;
 }
 
 /* False while no node is up: captured pages would only be put back. */
@@ -502,13 +509,13 @@ unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
 	struct fp_batch *b = free_batch(ev);
 	unsigned n = 0;
 
-	if (!b || !enter(ev->far))
+	if (!b || !enter(ev))
 		return 0;
 	if (can_leave(ev)) {
 		find_victims(ev, FP_MIN(want, BATCH));
 		n = evict_victims(ev, b);
 	}
-	leave(ev->far);
+	leave(ev);
 	return n;
 }
 
@@ -532,7 +539,7 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 	unsigned left = 0;
 	uint64_t old;
 
-	if (b && enter(ev->far)) {
+	if (b && enter(ev)) {
 		if (!can_leave(ev))
 			page = end; /* no page can leave: skip the whole range */
 		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++) {
@@ -542,7 +549,7 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 			sort_victim(ev, page, step.action, old);
 		}
 		left = evict_victims(ev, b);
-		leave(ev->far);
+		leave(ev);
 	}
 	*ret_next = page;
 	return left;

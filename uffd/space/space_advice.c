@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "abi.h"
+#include "capture.h"
 #include "cleanup.h"
 
 /* ---- protection ---- */
@@ -19,11 +20,14 @@ static int protect_piece(struct fp_space *space, const struct fp_piece *piece, i
 	    .prot = prot & (PROT_READ | PROT_WRITE | PROT_EXEC),
 	    .back = prot & PROT_WRITE,
 	};
-	int r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, prot);
+	int r;
 
-	if (r < 0 || (piece->flags & FP_PIECE_FOREIGN))
-		return r;
-	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
+	fp_capture_pause(space->far);
+	r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, prot);
+	if (r == 0 && !(piece->flags & FP_PIECE_FOREIGN))
+		r = fp_layout_change(&space->layout, piece->start, piece->end, &change);
+	fp_capture_resume(space->far);
+	return r;
 }
 
 /* Protects the pages mapped from start on without a hole. */

@@ -20,7 +20,8 @@
 #include "process_memory.h"
 #include "unheld.h"
 
-#define HELD_NS 100000000u /* how long a page is tried that somebody holds */
+#define NEW_LEN_MAX (1ull << 47) /* no process has more addresses (with 4-level page tables) */
+#define HELD_NS     100000000u   /* how long a page is tried that somebody holds */
 
 /* A move under way: n pages, from one first page to another. */
 struct move {
@@ -316,9 +317,13 @@ static int restore_prot(struct fp_space *space, const struct fp_piece *old, stru
 {
 	int r = 0;
 
+	fp_capture_pause(space->far);
 	if (old->prot != fresh.prot)
 		r = fp_space_open_range(space->far, fresh.start, fresh.end - fresh.start, old->prot);
-	return r < 0 ? r : fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
+	if (r == 0)
+		r = fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
+	fp_capture_resume(space->far);
+	return r;
 }
 
 /* The old pages are inaccessible already. Releases and unmaps them. */
@@ -550,7 +555,8 @@ static int check(const struct fp_remap *what)
 
 	if ((what->flags & FP_REMAP_FIXED) && !(what->flags & FP_REMAP_MAYMOVE))
 		return -EINVAL;
-	if (old % FP_PAGE_SIZE || new_len == 0 || new_len < what->new_len || old_len < what->old_len)
+	if (old % FP_PAGE_SIZE || new_len == 0 || new_len < what->new_len || old_len < what->old_len ||
+	    new_len > NEW_LEN_MAX)
 		return -EINVAL;
 	if (!(what->flags & FP_REMAP_FIXED))
 		return 0;

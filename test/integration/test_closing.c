@@ -1,0 +1,220 @@
+/*
+ * What must not hang on time: a page that somebody holds, in memory that a thread closes meanwhile;
+ * and an evictor's run that lasts long, when the agent gets wary. The linker puts our functions
+ * before two of the product's, so that we stop the evictor there and turn the clock on. The real
+ * kernel, no agent threads. Room: test/integration.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "clock.h"
+#include "evict.h"
+#include "far.h"
+#include "presence.h"
+#include "space_priv.h"
+#include "unheld.h"
+
+#define PAGE   FP_FAR_OWN_PAGES
+#define YIELDS 1000u /* so often we look whether a thread has returned */
+
+bool __real_fp_unheld_touch(void *addr);
+bool __wrap_fp_unheld_touch(void *addr);
+uint64_t __real_fp_clock_ns(void);
+uint64_t __wrap_fp_clock_ns(void);
+
+static struct fp_far far;
+static struct fp_space space;
+static struct fp_statspage stats;
+static char bytes[FP_PAGE_SIZE] __attribute__((aligned(4096)));
+static _Atomic uint64_t turned_ns;
+static atomic_bool is_touching, is_closed, has_evicted, has_returned, returned_early;
+static void (*meanwhile)(void);
+
+uint64_t __wrap_fp_clock_ns(void)
+{
+	return __real_fp_clock_ns() + atomic_load(&turned_ns);
+}
+
+static void turn_clock(void)
+{
+	atomic_fetch_add(&turned_ns, 3600 * FP_NSEC_PER_SEC);
+}
+
+/* The evictor comes here when it has found that somebody holds the page. */
+bool __wrap_fp_unheld_touch(void *addr)
+{
+	if (!atomic_exchange(&is_touching, true))
+		meanwhile();
+	return __real_fp_unheld_touch(addr);
+}
+
+/* ---- a page in a pipe, and an evictor ---- */
+
+static int held[2];
+static struct fp_evictor *evictor;
+
+static int set_up(void **state)
+{
+	const struct fp_piece piece = {
+	    .start = PAGE, .end = PAGE + 1, .prot = PROT_READ | PROT_WRITE, .lazy = true};
+	struct iovec part = {.iov_len = FP_PAGE_SIZE};
+
+	is_touching = is_closed = has_evicted = has_returned = returned_early = false;
+	memset(bytes, 'x', sizeof(bytes));
+	far = (struct fp_far){.stats = &stats, .deadline_ns = FP_NSEC_PER_SEC, .pidfd = -1};
+	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	far.pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 ||
+	    fp_budget_init(&far.budget, 64) < 0 || fp_pin_table_init(&far.pins) < 0 ||
+	    fp_space_init(&space, &far, NULL) < 0)
+		return -1;
+	part.iov_base = fp_far_addr(&far, PAGE);
+	if (mprotect(part.iov_base, FP_PAGE_SIZE, PROT_READ | PROT_WRITE) < 0 ||
+	    mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE) < 0 ||
+	    fp_layout_add(&space.layout, piece) < 0 || fp_budget_take(&far.budget, 1) != 1 ||
+	    fp_evictor_new(&far, NULL, far.base, &evictor) < 0 || pipe2(held, O_CLOEXEC) < 0)
+		return -1;
+	fp_far_touch(&far, PAGE);
+	atomic_store(&far.words[PAGE], FP_PAGE_ARRIVING);
+	if (fp_far_install(&far, PAGE, 1, bytes, true) != 1)
+		return -1;
+	return vmsplice(held[1], &part, 1, 0) == FP_PAGE_SIZE ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	fp_evictor_free(evictor);
+	fp_space_done(&space);
+	fp_pin_table_done(&far.pins);
+	fp_budget_done(&far.budget);
+	fp_uffd_close(&far.uffd);
+	fp_far_unreserve(&far);
+	close(far.mem_fd);
+	close(far.pagemap_fd);
+	return 0;
+}
+
+static void evict_page(void)
+{
+	uint32_t next;
+
+	assert_int_equal(fp_evictor_run_range(evictor, PAGE, 1, &next), 0);
+	assert_true(is_touching);
+	atomic_store(&has_evicted, true);
+}
+
+static void let_go(void)
+{
+	close(held[0]);
+	close(held[1]);
+}
+
+/* ---- memory that is closed meanwhile ---- */
+
+/* Then keeps the lock, as a long call on mappings does. */
+static void *close_memory(void *arg)
+{
+	void *addr = fp_far_addr(&far, PAGE);
+	int r;
+
+	while (!atomic_load(&is_touching))
+		sched_yield();
+	r = fp_space_protect(&space, addr, FP_PAGE_SIZE, PROT_READ);
+	fp_space_lock(&space);
+	atomic_store(&is_closed, true);
+	while (!atomic_load(&has_evicted))
+		sched_yield();
+	fp_space_unlock(&space);
+	return r == 0 ? arg : NULL;
+}
+
+static void await_closing(void)
+{
+	while (!atomic_load(&is_closed) && !atomic_load(&far.closing))
+		sched_yield();
+	turn_clock();
+}
+
+/* The kernel is then asked to drop what it may: it must have lost the right to drop this page. */
+static void a_held_page_in_memory_that_is_closed(void **state)
+{
+	char *addr = fp_far_addr(&far, PAGE);
+	pthread_t thread;
+	void *done;
+
+	meanwhile = await_closing;
+	assert_int_equal(pthread_create(&thread, NULL, close_memory, &far), 0);
+	evict_page();
+	assert_int_equal(pthread_join(thread, &done), 0);
+	assert_ptr_equal(done, &far);
+	let_go();
+	for (unsigned i = 0; i < 10; i++)
+		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
+	assert_false(fp_presence_is_absent(far.pagemap_fd, addr));
+	assert_memory_equal(addr, bytes, FP_PAGE_SIZE);
+}
+
+/* ---- a long run ---- */
+
+static pthread_t wary_thread;
+
+static void *get_wary(void *arg)
+{
+	fp_far_be_wary(&far);
+	atomic_store(&has_returned, true);
+	return arg;
+}
+
+static void await_wary(void)
+{
+	assert_int_equal(pthread_create(&wary_thread, NULL, get_wary, NULL), 0);
+	while (!atomic_load(&far.wary))
+		sched_yield();
+	turn_clock();
+	for (unsigned i = 0; i < YIELDS && !atomic_load(&has_returned); i++)
+		sched_yield();
+	atomic_store(&returned_early, atomic_load(&has_returned));
+}
+
+static void a_run_that_began_before_the_agent_is_wary(void **state)
+{
+	meanwhile = await_wary;
+	evict_page();
+	assert_int_equal(pthread_join(wary_thread, NULL), 0);
+	assert_false(returned_early);
+	let_go();
+}
+
+/* ---- */
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(a_held_page_in_memory_that_is_closed),
+	    TEST(a_run_that_began_before_the_agent_is_wary),
+	};
+	struct fp_uffd uffd;
+	int r = fp_uffd_open(0, &uffd);
+
+	if (r < 0) {
+		printf("no userfaultfd: %s\n", strerror(-r));
+		return 77;
+	}
+	fp_uffd_close(&uffd);
+	return cmocka_run_group_tests_name("closing", tests, NULL, NULL);
+}
