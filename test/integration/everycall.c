@@ -165,7 +165,7 @@ static void open_descriptors(void)
 	assert_int_equal(write(file, "0123456789abcdefghijklmnopqrstuvwxyz", 36), 36);
 	lseek(file, 0, SEEK_SET);
 	put(open("other", O_RDWR | O_CREAT | O_TRUNC, 0600), other);
-	put(open("/", O_RDONLY | O_DIRECTORY), dir);
+	put(open("/usr", O_RDONLY | O_DIRECTORY), dir);
 	assert_int_equal(pipe(fds), 0);
 	put_pair(fds, pipe_r);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
@@ -639,6 +639,7 @@ static void ended_child(void)
 
 /* ---- the rows ---- */
 
+#define ANY(i) CALL_ANY(i)
 #define ROW(name, differ, before, call)                                                                      \
 	static void before_##name(void **m)                                                                  \
 	{                                                                                                    \

@@ -8,6 +8,8 @@
 #define CALL_AREAS 6
 /* Each row has objects of its own, which begin so many bytes before the end of a page. */
 #define CALL_TAIL 8
+/* In call_row.differ. */
+#define CALL_ANY(i) (1u << (8 + (i)))
 
 struct call_row {
 	const char *name;
