@@ -189,6 +189,7 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	conn->recv_bytes = res == (int)conn->recv_bytes ? FP_LOOP_BUF_BYTES : IDLE_BYTES;
 	if (res > 0) {
 		conn->heard_ns = fp_clock_ns();
+		fp_holding_received(conn, (size_t)res);
 		input(conn, fp_loop_buf(loop, flags), (size_t)res);
 	} else if (res != -ENOBUFS && res != -EINTR) {
 		conn->eof = true;

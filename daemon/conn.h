@@ -107,6 +107,9 @@ struct fp_conn {
 	size_t queued_bytes, unlooked_bytes;
 	bool is_narrow; /* its socket sends through a small buffer, and receives through a small window */
 	bool is_small;  /* its receive buffer is small, too */
+	/* What the window had room for, at most, when it got small, and has not been received
+	 * yet. */
+	uint32_t promised_bytes;
 	/* Descriptors sent to the peer that, as far as we know, it has not received. */
 	unsigned fds_out;
 	bool passing; /* the send under way carries a descriptor */

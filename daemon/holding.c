@@ -131,27 +131,37 @@ static size_t unread_bytes(const struct fp_conn *conn)
 	return (size_t)bytes;
 }
 
-/* Memory that the kernel keeps for the socket as ours: answers, and of tcp input as well. */
-static size_t socket_bytes(const struct fp_conn *conn)
+/*
+ * Memory that the kernel keeps for the socket as ours: answers, and of tcp input as well.
+ * *ret_recv_bytes: the size of its receive buffer.
+ */
+static size_t socket_bytes(const struct fp_conn *conn, uint32_t *ret_recv_bytes)
 {
-	uint32_t info[SK_MEMINFO_VARS];
+	uint32_t info[SK_MEMINFO_VARS] = {0};
 	socklen_t len = sizeof(info);
 
 	if (conn->is_unix)
 		return unread_bytes(conn);
-	if (getsockopt(conn->fd, SOL_SOCKET, SO_MEMINFO, info, &len) < 0)
-		return 0;
+	(void)getsockopt(conn->fd, SOL_SOCKET, SO_MEMINFO, info, &len);
+	*ret_recv_bytes = info[SK_MEMINFO_RCVBUF];
 	return (size_t)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED];
 }
 
 /* While a receive is under way, the socket has no input that waits. */
 void fp_holding_look(struct fp_conn *conn)
 {
+	uint32_t recv_bytes;
+
 	if (conn->receiving && !conn->queued_bytes && !conn->unlooked_bytes)
 		return;
-	conn->queued_bytes = socket_bytes(conn);
+	conn->queued_bytes = socket_bytes(conn, &recv_bytes);
 	conn->unlooked_bytes = 0;
 	fp_holding_count(conn);
+}
+
+void fp_holding_received(struct fp_conn *conn, size_t bytes)
+{
+	conn->promised_bytes -= (uint32_t)FP_MIN(bytes, conn->promised_bytes);
 }
 
 /* A look takes a third of a microsecond, so not every send makes one. */
@@ -188,19 +198,21 @@ void fp_holding_fit_socket(struct fp_conn *conn)
 
 	if (conn->is_narrow == narrow)
 		return;
-	fp_holding_look(conn);
+	conn->queued_bytes = socket_bytes(conn, &conn->promised_bytes);
+	conn->unlooked_bytes = 0;
 	set_socket_buffers(conn, narrow);
 	conn->is_narrow = narrow;
 	conn->is_small = false;
+	fp_holding_count(conn);
 }
 
 /*
  * A window counts payload alone, and segments of one byte take a hundred times as much. So the
- * receive buffer follows, once nothing is on its way that was sent to the wide window.
+ * receive buffer follows, once all has been received that the wide window had room for.
  */
 static void shrink(struct fp_conn *conn)
 {
-	if (conn->is_unix || conn->is_small || (!conn->receiving && conn->queued_bytes > PLACE_BYTES))
+	if (conn->is_unix || conn->is_small || conn->promised_bytes)
 		return;
 	set_option(conn, SOL_SOCKET, SO_RCVBUF, NARROW_RECV_BYTES);
 	conn->is_small = true;

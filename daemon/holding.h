@@ -47,6 +47,8 @@ bool fp_holding_is_scanty(const struct fp_conn *conn);
 void fp_holding_fit_socket(struct fp_conn *conn);
 /* Call it after a send of `bytes`. */
 void fp_holding_sent(struct fp_conn *conn, size_t bytes);
+/* Call it after a receive of `bytes`. */
+void fp_holding_received(struct fp_conn *conn, size_t bytes);
 /* Looks again what the kernel keeps for the socket. */
 void fp_holding_look(struct fp_conn *conn);
 /* Call it now and then: looks again, and makes the buffers small even if nothing is sent. */

@@ -123,7 +123,7 @@ class Farpaged:
         fds, pidfd, so_meminfo = f"/proc/{self.process.pid}/fd", os.pidfd_open(self.process.pid), 55
         total = 0
         for fd in os.listdir(fds):
-            with contextlib.suppress(OSError), socket.socket(fileno=ctypes.CDLL(None).syscall(438, pidfd, int(fd), 0)) as sock:
+            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=ctypes.CDLL(None).syscall(438, pidfd, int(fd), 0)) as sock:
                 if sock.family != socket.AF_UNIX:
                     received, _, _, _, _, queued = struct.unpack_from("<6I", sock.getsockopt(socket.SOL_SOCKET, so_meminfo, 64))
                     total += received + queued
