@@ -4,6 +4,7 @@
  * before two of the product's, so that we stop the evictor there and turn the clock on. The real
  * kernel, no agent threads. Room: test/integration.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -28,6 +29,7 @@
 #include "unheld.h"
 
 #define PAGE   FP_FAR_OWN_PAGES
+#define MAPPED 3u    /* pages; one of them is present, and a pipe holds it */
 #define YIELDS 1000u /* so often we look whether a thread has returned */
 
 bool __real_fp_unheld_touch(void *addr);
@@ -45,7 +47,7 @@ static void (*meanwhile)(void);
 
 uint64_t __wrap_fp_clock_ns(void)
 {
-	return __real_fp_clock_ns() + atomic_load(&turned_ns);
+	return __real_fp_clock_ns() + atomic_fetch_add(&turned_ns, 10 * FP_NSEC_PER_MSEC);
 }
 
 static void turn_clock(void)
@@ -66,11 +68,25 @@ bool __wrap_fp_unheld_touch(void *addr)
 static int held[2];
 static struct fp_evictor *evictor;
 
+static void hold_page(void)
+{
+	struct iovec part = {.iov_base = fp_far_addr(&far, PAGE), .iov_len = FP_PAGE_SIZE};
+
+	assert_int_equal(pipe2(held, O_CLOEXEC), 0);
+	assert_int_equal(vmsplice(held[1], &part, 1, 0), FP_PAGE_SIZE);
+}
+
+static void let_go(void)
+{
+	close(held[0]);
+	close(held[1]);
+}
+
 static int set_up(void **state)
 {
 	const struct fp_piece piece = {
-	    .start = PAGE, .end = PAGE + 1, .prot = PROT_READ | PROT_WRITE, .lazy = true};
-	struct iovec part = {.iov_len = FP_PAGE_SIZE};
+	    .start = PAGE, .end = PAGE + MAPPED, .prot = PROT_READ | PROT_WRITE, .lazy = true};
+	char *addr;
 
 	is_touching = is_closed = has_evicted = has_returned = returned_early = false;
 	memset(bytes, 'x', sizeof(bytes));
@@ -81,17 +97,18 @@ static int set_up(void **state)
 	    fp_budget_init(&far.budget, 64) < 0 || fp_pin_table_init(&far.pins) < 0 ||
 	    fp_space_init(&space, &far, NULL) < 0)
 		return -1;
-	part.iov_base = fp_far_addr(&far, PAGE);
-	if (mprotect(part.iov_base, FP_PAGE_SIZE, PROT_READ | PROT_WRITE) < 0 ||
+	addr = fp_far_addr(&far, PAGE);
+	if (mprotect(addr, MAPPED * FP_PAGE_SIZE, PROT_READ | PROT_WRITE) < 0 ||
 	    mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE) < 0 ||
 	    fp_layout_add(&space.layout, piece) < 0 || fp_budget_take(&far.budget, 1) != 1 ||
-	    fp_evictor_new(&far, NULL, far.base, &evictor) < 0 || pipe2(held, O_CLOEXEC) < 0)
+	    fp_evictor_new(&far, NULL, far.base, &evictor) < 0)
 		return -1;
 	fp_far_touch(&far, PAGE);
 	atomic_store(&far.words[PAGE], FP_PAGE_ARRIVING);
 	if (fp_far_install(&far, PAGE, 1, bytes, true) != 1)
 		return -1;
-	return vmsplice(held[1], &part, 1, 0) == FP_PAGE_SIZE ? 0 : -1;
+	hold_page();
+	return 0;
 }
 
 static int tear_down(void **state)
@@ -116,10 +133,16 @@ static void evict_page(void)
 	atomic_store(&has_evicted, true);
 }
 
-static void let_go(void)
+/* The kernel is asked to drop what it may. It must have lost the right to drop this page. */
+static void assert_kept(void)
 {
-	close(held[0]);
-	close(held[1]);
+	char *addr = fp_far_addr(&far, PAGE);
+
+	let_go();
+	for (unsigned i = 0; i < 10; i++)
+		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
+	assert_false(fp_presence_is_absent(far.pagemap_fd, addr));
+	assert_memory_equal(addr, bytes, FP_PAGE_SIZE);
 }
 
 /* ---- memory that is closed meanwhile ---- */
@@ -148,10 +171,8 @@ static void await_closing(void)
 	turn_clock();
 }
 
-/* The kernel is then asked to drop what it may: it must have lost the right to drop this page. */
 static void a_held_page_in_memory_that_is_closed(void **state)
 {
-	char *addr = fp_far_addr(&far, PAGE);
 	pthread_t thread;
 	void *done;
 
@@ -160,11 +181,61 @@ static void a_held_page_in_memory_that_is_closed(void **state)
 	evict_page();
 	assert_int_equal(pthread_join(thread, &done), 0);
 	assert_ptr_equal(done, &far);
+	assert_kept();
+}
+
+/* ---- at the kernel's limit on mappings ---- */
+
+#define FILLERS 200000u
+#define CUTS    8u /* more than the whole call needs */
+
+static char *fillers[FILLERS];
+
+/* Neighbours differ, so that the kernel does not merge them. Returns how many there are. */
+static unsigned fill_mappings(void)
+{
+	unsigned n = 0;
+
+	for (; n < FILLERS; n++) {
+		fillers[n] = mmap(NULL, FP_PAGE_SIZE, n % 2 ? PROT_READ : PROT_NONE,
+		                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (fillers[n] == MAP_FAILED)
+			break;
+	}
+	return n;
+}
+
+static void drop_filler(unsigned i)
+{
+	assert_int_equal(munmap(fillers[i], FP_PAGE_SIZE), 0);
+}
+
+/* Each number of mappings may fail another step of the call. */
+static void a_held_page_in_closed_memory_that_moves(void **state)
+{
+	const struct fp_remap what = {.old_addr = fp_far_addr(&far, PAGE),
+	                              .old_len = MAPPED * FP_PAGE_SIZE,
+	                              .new_len = 2ul * MAPPED * FP_PAGE_SIZE,
+	                              .flags = FP_REMAP_MAYMOVE | FP_REMAP_FIXED,
+	                              .new_addr = fp_far_addr(&far, PAGE + 100)};
+	unsigned n;
+	void *moved;
+
+	meanwhile = turn_clock;
+	assert_int_equal(fp_space_protect(&space, what.old_addr, what.old_len, PROT_READ), 0);
+	n = fill_mappings();
+	for (unsigned cuts = 0; cuts < CUTS; cuts++) {
+		int r;
+
+		drop_filler(--n);
+		r = fp_space_remap_to(&space, &what, &moved);
+		assert_true(r == -EBUSY || r == -ENOMEM);
+		assert_kept();
+		hold_page();
+	}
+	while (n)
+		drop_filler(--n);
 	let_go();
-	for (unsigned i = 0; i < 10; i++)
-		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
-	assert_false(fp_presence_is_absent(far.pagemap_fd, addr));
-	assert_memory_equal(addr, bytes, FP_PAGE_SIZE);
 }
 
 /* ---- a long run ---- */
@@ -206,6 +277,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(a_held_page_in_memory_that_is_closed),
+	    TEST(a_held_page_in_closed_memory_that_moves),
 	    TEST(a_run_that_began_before_the_agent_is_wary),
 	};
 	struct fp_uffd uffd;

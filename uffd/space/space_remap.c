@@ -51,11 +51,7 @@ static bool keep_page(const struct move *m, uint32_t page)
 	return fp_unheld_keep(fp_far_addr(far, page), m->prot);
 }
 
-/*
- * Where UFFDIO_MOVE is not there, or not enough; and for memory that the program can't read, which
- * must not be opened, as other threads go on meanwhile.
- */
-static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
+static ssize_t copy_unless_held(const struct move *m, uint32_t from, uint32_t to)
 {
 	struct fp_far *far = m->space->far;
 	char bytes[FP_PAGE_SIZE], *src = fp_far_addr(far, from);
@@ -72,6 +68,26 @@ static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
 		return r;
 	install(far, to, bytes);
 	return FP_PAGE_SIZE;
+}
+
+/*
+ * Where UFFDIO_MOVE is not there, or not enough; and for memory that the program can't read, which
+ * must not be opened, as other threads go on meanwhile. A closed page that is held is opened to be
+ * kept. So this first makes it a mapping of its own, by an advice that means nothing for such
+ * memory: at the kernel's limit on mappings, it could not be kept.
+ */
+static ssize_t copy_unheld(const struct move *m, uint32_t from, uint32_t to)
+{
+	bool is_closed = (m->prot & (PROT_READ | PROT_WRITE)) != (PROT_READ | PROT_WRITE);
+	char *src = fp_far_addr(m->space->far, from);
+	ssize_t r;
+
+	if (is_closed && madvise(src, FP_PAGE_SIZE, MADV_SEQUENTIAL) < 0)
+		return -ENOMEM;
+	r = copy_unless_held(m, from, to);
+	if (is_closed)
+		(void)madvise(src, FP_PAGE_SIZE, MADV_NORMAL);
+	return r;
 }
 
 static ssize_t move_open(struct fp_far *far, uint32_t from, uint32_t to)
