@@ -38,15 +38,20 @@ static int check_places(struct fp_conn *conn, const struct fp_client *client, co
 {
 	const struct fp_node_server *server = conn->server;
 	struct fp_refusal refusal = {.cause = places->cause, .limit = places->max, .used = places->n};
-	uint64_t share;
+	uint64_t share, room = fp_holding_places(server);
 
 	if (!server->options.private_node && server->max_fds < places->max) {
 		refusal.limit = server->max_fds;
 		refusal.by_files = true;
 	}
-	if (places->n >= fp_holding_places(server) ||
-	    places->n_client >= fp_client_share(client, fp_holding_places(server)))
-		return refuse(conn, -EUSERS, (struct fp_refusal){.cause = FP_REFUSAL_HOST_MEMORY});
+	if (places->n >= room)
+		return refuse(conn, -EUSERS,
+		              (struct fp_refusal){.cause = FP_REFUSAL_HOST_MEMORY, .used = places->n});
+	if (places->n_client >= fp_client_share(client, room))
+		return refuse(conn, -EUSERS,
+		              (struct fp_refusal){.cause = FP_REFUSAL_HOST_MEMORY,
+		                                  .is_share = true,
+		                                  .used = places->n_client});
 	if (places->n >= refusal.limit)
 		return refuse(conn, -EUSERS, refusal);
 	share = fp_client_share(client, refusal.limit);

@@ -83,6 +83,13 @@ static void explain_bytes(const struct fp_refusal *refusal, char *buf, size_t le
 		         rest);
 	else if (refusal->cause == FP_REFUSAL_POOLS)
 		snprintf(buf, len, "the node's pools have 0 B left of %s: " ENLARGE, limit);
+	else if (refusal->cause == FP_REFUSAL_HOST_MEMORY && refusal->used)
+		snprintf(buf, len,
+		         "%s %llu connection%s, and the memory that the node's host keeps for %s is used up: "
+		         "let some of them end, raise MemoryMax= of farpaged if that is the limit, or use "
+		         "one more node",
+		         refusal->is_share ? "the client has" : "the node has", (ull)refusal->used,
+		         fp_plural(refusal->used), refusal->is_share ? "one client's" : "them");
 	else if (refusal->cause == FP_REFUSAL_HOST_MEMORY && refusal->limit)
 		snprintf(buf, len, "the node's host has only %s of memory left for leases: " FREE, limit);
 	else if (refusal->cause == FP_REFUSAL_HOST_MEMORY)

@@ -23,9 +23,11 @@ enum fp_refusal_cause {
 	/* Bytes of the pools that the session can lease from; all but the most that one has
 	 * left. 0, 0: the session maps its leases, and no pool can be mapped. */
 	FP_REFUSAL_POOLS = 2,
-	FP_REFUSAL_HOST_MEMORY = 3, /* bytes that the host can still give, 0 if it gave none; 0 */
-	FP_REFUSAL_QUOTA = 4,       /* bytes of the client, in all its sessions */
-	FP_REFUSAL_LEASES = 5,      /* leases of the session */
+	/* Bytes that the host can still give, 0 if it gave none; 0. At a handshake 0; how many
+	 * connections or sessions there are. */
+	FP_REFUSAL_HOST_MEMORY = 3,
+	FP_REFUSAL_QUOTA = 4,  /* bytes of the client, in all its sessions */
+	FP_REFUSAL_LEASES = 5, /* leases of the session */
 	/* Leases that clients map: each takes a descriptor of the node. 0, 0: no descriptor is
 	 * left. */
 	FP_REFUSAL_MAPPED_LEASES = 6,

@@ -352,6 +352,7 @@ class Limited(Case):
                     while request:
                         sessions[-1].sock.send(request)
         self.assertEqual((refused.exception.status, refused.exception.refusal[0]), (BUSY, "host_memory"))
+        self.assertGreaterEqual(refused.exception.refusal[2], len(sessions), "a client's share")
         return sessions
 
     def test_clients_that_come_when_all_is_lent(self):

@@ -40,6 +40,10 @@ static void test_words(void **state)
 	says(R(.cause = FP_REFUSAL_POOLS), "can be mapped over shm", "memfd or hugetlb", "over tcp");
 	says(R(.cause = FP_REFUSAL_HOST_MEMORY, .limit = 3 * MIB), "only 3.0 MiB", "MemoryMax=");
 	says(R(.cause = FP_REFUSAL_HOST_MEMORY), "could not give the memory", "MemoryMax=");
+	says(R(.cause = FP_REFUSAL_HOST_MEMORY, .used = 204), "the node has 204 connections",
+	     "MemoryMax=", "one more node");
+	says(R(.cause = FP_REFUSAL_HOST_MEMORY, .is_share = true, .used = 153),
+	     "the client has 153 connections", "keeps for one client's is used up");
 	says(R(.cause = FP_REFUSAL_MAPPED_LEASES, .by_files = true), "no file descriptor left",
 	     "LimitNOFILE=");
 	says(R(.cause = FP_REFUSAL_QUOTA, .limit = 8 * MIB, .used = 9 * MIB), "8.0 MiB has 0 B left",
