@@ -1,11 +1,12 @@
 /*
  * What must not hang on time: a page that somebody holds, in memory that a thread closes meanwhile;
- * and an evictor's run that lasts long, when the agent gets wary. The linker puts our functions
- * before two of the product's, so that we stop the evictor there and turn the clock on. The real
- * kernel, no agent threads. Room: test/integration.
+ * an evictor's run that lasts long, when the agent gets wary; and who writes between two tries. The
+ * linker puts our functions before two of the product's, so that we stop the evictor there and turn
+ * the clock on. The real kernel, no agent threads. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -36,6 +37,8 @@ bool __real_fp_unheld_touch(void *addr);
 bool __wrap_fp_unheld_touch(void *addr);
 uint64_t __real_fp_clock_ns(void);
 uint64_t __wrap_fp_clock_ns(void);
+int __real_madvise(void *addr, size_t len, int advice);
+int __wrap_madvise(void *addr, size_t len, int advice);
 
 static struct fp_far far;
 static struct fp_space space;
@@ -44,6 +47,7 @@ static char bytes[FP_PAGE_SIZE] __attribute__((aligned(4096)));
 static _Atomic uint64_t turned_ns;
 static atomic_bool is_touching, is_closed, has_evicted, has_returned, returned_early;
 static void (*meanwhile)(void);
+static void (*after_try)(void);
 
 uint64_t __wrap_fp_clock_ns(void)
 {
@@ -61,6 +65,18 @@ bool __wrap_fp_unheld_touch(void *addr)
 	if (!atomic_exchange(&is_touching, true))
 		meanwhile();
 	return __real_fp_unheld_touch(addr);
+}
+
+int __wrap_madvise(void *addr, size_t len, int advice)
+{
+	int r = __real_madvise(addr, len, advice);
+	void (*act)(void) = after_try;
+
+	if (advice == MADV_PAGEOUT && act) {
+		after_try = NULL;
+		act();
+	}
+	return r;
 }
 
 /* ---- a page in a pipe, and an evictor ---- */
@@ -269,6 +285,51 @@ static void a_run_that_began_before_the_agent_is_wary(void **state)
 	let_go();
 }
 
+/* ---- who writes to a page, and lets it go between two tries to drop it ---- */
+
+static struct io_uring ring;
+static int y_file = -1;
+static char *buffer;
+
+/* io_uring does not mark the pages of its registered buffers as written. */
+static void write_and_let_go(void)
+{
+	struct io_uring_cqe *cqe;
+
+	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), y_file, buffer, FP_PAGE_SIZE, 0, 0);
+	assert_int_equal(io_uring_submit_and_wait(&ring, 1), 1);
+	assert_int_equal(io_uring_wait_cqe(&ring, &cqe), 0);
+	assert_int_equal(cqe->res, FP_PAGE_SIZE);
+	io_uring_cqe_seen(&ring, cqe);
+	assert_int_equal(io_uring_unregister_buffers(&ring), 0);
+}
+
+static void a_holder_that_writes_and_lets_go(void **state)
+{
+	char y[FP_PAGE_SIZE];
+	struct iovec part = {.iov_len = FP_PAGE_SIZE};
+	int r;
+
+	if (io_uring_queue_init(1, &ring, 0) < 0)
+		skip();
+	buffer = mmap(NULL, FP_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(buffer, MAP_FAILED);
+	memset(buffer, 'x', FP_PAGE_SIZE);
+	memset(y, 'y', sizeof(y));
+	y_file = memfd_create("y", MFD_CLOEXEC);
+	assert_int_equal(write(y_file, y, sizeof(y)), sizeof(y));
+	part.iov_base = buffer;
+	assert_int_equal(io_uring_register_buffers(&ring, &part, 1), 0);
+	after_try = write_and_let_go;
+	r = fp_unheld_take(far.mem_fd, far.pagemap_fd, buffer, true, bytes);
+	assert_null(after_try);
+	assert_memory_equal(r == 0 ? bytes : buffer, y, FP_PAGE_SIZE);
+	munmap(buffer, FP_PAGE_SIZE);
+	close(y_file);
+	io_uring_queue_exit(&ring);
+	let_go();
+}
+
 /* ---- */
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -279,6 +340,7 @@ int main(void)
 	    TEST(a_held_page_in_memory_that_is_closed),
 	    TEST(a_held_page_in_closed_memory_that_moves),
 	    TEST(a_run_that_began_before_the_agent_is_wary),
+	    TEST(a_holder_that_writes_and_lets_go),
 	};
 	struct fp_uffd uffd;
 	int r = fp_uffd_open(0, &uffd);

@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <liburing.h>
 #include <linux/aio_abi.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -146,6 +148,58 @@ static void all_else_goes_on(void **state)
 	close(fd);
 }
 
+/* ---- buffers that are unregistered while their pages leave ---- */
+
+#define ROUNDS 150u
+
+static atomic_bool presses;
+
+static void *press(void *arg)
+{
+	for (size_t i = 0; atomic_load(&presses); i = (i + PAGE) % (BIG / 2))
+		(void)*(volatile char *)(far_memory + i);
+	return arg;
+}
+
+static void read_into(struct io_uring *ring, int fd, const struct iovec *buffer, unsigned round)
+{
+	assert_int_equal(io_uring_register_buffers(ring, buffer, 1), 0);
+	memset(buffer->iov_base, (int)(round % 2), buffer->iov_len);
+	io_uring_prep_read_fixed(io_uring_get_sqe(ring), fd, buffer->iov_base, (unsigned)buffer->iov_len, 0,
+	                         0);
+	assert_int_equal(do_one(ring), buffer->iov_len);
+	assert_int_equal(io_uring_unregister_buffers(ring), 0);
+	usleep(1000); /* no event tells that a page has left: then the round shows nothing */
+}
+
+/* In memory that the program may only write to. */
+static void what_a_buffer_got_stays(void **state)
+{
+	struct iovec buffer = {.iov_base = far_memory + BIG / 2, .iov_len = 16 * PAGE};
+	int fd = memfd_create("uring", MFD_CLOEXEC);
+	struct io_uring ring;
+	pthread_t thread;
+
+	if (!can_set_up(BY_FLAGS, &ring, 0))
+		return;
+	test_fill(far_memory, BIG, 1);
+	test_fill(buffer.iov_base, buffer.iov_len, 2);
+	assert_int_equal(write(fd, buffer.iov_base, 16 * PAGE), 16 * PAGE);
+	assert_int_equal(mprotect(buffer.iov_base, buffer.iov_len, PROT_WRITE), 0);
+	atomic_store(&presses, true);
+	assert_int_equal(pthread_create(&thread, NULL, press, NULL), 0);
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		read_into(&ring, fd, &buffer, round);
+		assert_true(test_is_filled(buffer.iov_base, buffer.iov_len, 2));
+	}
+	atomic_store(&presses, false);
+	pthread_join(thread, NULL);
+	assert_int_equal(mprotect(buffer.iov_base, buffer.iov_len, PROT_READ | PROT_WRITE), 0);
+	test_fill(far_memory, BIG, 1);
+	io_uring_queue_exit(&ring);
+	close(fd);
+}
+
 /* Restrictions can be set only once for a ring. The program must still be able to set its own. */
 static void its_own_restrictions(void **state)
 {
@@ -239,9 +293,10 @@ static void the_kernels_aio(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(advice_is_refused),       cmocka_unit_test(all_else_goes_on),
-	    cmocka_unit_test(its_own_restrictions),    cmocka_unit_test(mistakes_are_the_kernels),
-	    cmocka_unit_test(registered_memory_stays), cmocka_unit_test(the_kernels_aio),
+	    cmocka_unit_test(advice_is_refused),        cmocka_unit_test(all_else_goes_on),
+	    cmocka_unit_test(what_a_buffer_got_stays),  cmocka_unit_test(its_own_restrictions),
+	    cmocka_unit_test(mistakes_are_the_kernels), cmocka_unit_test(registered_memory_stays),
+	    cmocka_unit_test(the_kernels_aio),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

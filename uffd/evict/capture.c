@@ -302,7 +302,7 @@ static ssize_t take_closed(struct fp_far *far, struct fp_batch *b, struct captur
 	if (!piece || piece->start > run->page || is_open(piece->prot)) /* it has changed */
 		return -EPERM;
 	run->n = FP_MIN(run->n, piece->end - run->page);
-	if (piece->prot & PROT_READ && fp_far_moves(far)) {
+	if (piece->prot & (PROT_READ | PROT_WRITE) && fp_far_moves(far)) {
 		if (piece->prot & PROT_EXEC)
 			run->dst = open_twin(b);
 		r = run->dst ? move_opened(far, run, piece->prot) : sealed(far);

@@ -8,11 +8,11 @@
  *   - MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically. The kernel
  *     refuses pages that are pinned for I/O. It moves between mappings of equal protection only,
  *     which must be writable. So executable memory has a stage of its own (the twin). A page that
- *     the program can read but not write is made writable while it is moved. It is write-protected
+ *     the program can only read, or only write, is opened while it is moved. It is write-protected
  *     by userfaultfd before that. So a write waits, and then the kernel refuses it as before.
  *   - COPY write-protects the page, copies it, and drops it by fp_unheld_take, which proves that
  *     nobody holds it. It serves where MOVE is not there (kernels before 6.8), where MOVE is not
- *     enough (far->wary), and for memory that the program can't read: if it was opened, a thread
+ *     enough (far->wary), and for memory that the program can't access: if it was opened, a thread
  *     could read it meanwhile.
  * A page that is neither moved nor proved to be held by nobody stays where it is.
  */

@@ -42,14 +42,15 @@ int fp_unheld_take(int mem_fd, int pagemap_fd, void *addr, bool is_open, void *r
 		return -EIO;
 	if (fp_presence_is_shared(pagemap_fd, addr))
 		return madvise(addr, FP_PAGE_SIZE, MADV_DONTNEED) < 0 ? -errno : 0;
-	if (madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
-		return -errno;
-	/*
-	 * the page may have been written before MADV_FREE made it clean. If this read fails, the
-	 * kernel has dropped the page already, and the first copy is all there is
-	 */
-	(void)fp_process_memory_read(mem_fd, addr, ret_bytes);
 	for (unsigned i = 0; i < TRIES; i++) {
+		if (madvise(addr, FP_PAGE_SIZE, MADV_FREE) < 0)
+			return i == 0 ? -errno : -EBUSY;
+		/*
+		 * the page may have been written before MADV_FREE made it clean, and by whom the
+		 * last try met, unmarked. If this read fails, the kernel has dropped the page
+		 * already, and the last copy is all there is
+		 */
+		(void)fp_process_memory_read(mem_fd, addr, ret_bytes);
 		(void)madvise(addr, FP_PAGE_SIZE, MADV_PAGEOUT);
 		if (fp_presence_is_absent(pagemap_fd, addr))
 			return 0;
