@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -345,6 +346,26 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
+/* A protection that was changed and restored leaves one mapping, in a forked child, too. */
+static void remap_what_was_inherited(void **state)
+{
+	char *p = map_anonymous(BIG, 0), *q;
+	int status;
+	pid_t child;
+
+	test_fill(p, BIG, 3);
+	child = fork();
+	if (child == 0) {
+		if (mprotect(p, BIG / 4, PROT_READ) < 0 || mprotect(p, BIG / 4, PROT_READ | PROT_WRITE) < 0)
+			_exit(1);
+		q = mremap(p, BIG, 2 * BIG, MREMAP_MAYMOVE);
+		_exit(q != MAP_FAILED && test_is_filled(q, BIG, 3) ? 0 : 2);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	munmap(p, BIG);
+}
+
 /* Drops a page by a bare call. */
 static void raw_drop(char *p)
 {
@@ -600,6 +621,7 @@ static int tests(void)
 	    cmocka_unit_test(foreign_pieces),
 	    cmocka_unit_test(raw_calls),
 	    cmocka_unit_test(remap),
+	    cmocka_unit_test(remap_what_was_inherited),
 	    cmocka_unit_test(remap_of_a_hole),
 	    cmocka_unit_test(hand_over_a_hole),
 	    cmocka_unit_test(remap_local),

@@ -541,11 +541,9 @@ static int follow_advice(struct fp_agent *agent)
 /* From now on no inherited memory has reserved slots in the child. */
 static int ease_layout(struct fp_layout *layout)
 {
-	const struct fp_piece_change joined = {.prot = -1};
+	const struct fp_piece_change ease = {.prot = -1, .ease = true};
 
-	for (size_t i = 0; i < layout->n; i++)
-		layout->pieces[i].lazy = true;
-	return fp_layout_change(layout, 0, layout->end, &joined);
+	return fp_layout_change(layout, 0, layout->end, &ease);
 }
 
 /* ---- the child begins ---- */

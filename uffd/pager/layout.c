@@ -289,6 +289,8 @@ static void apply(struct fp_layout *layout, struct fp_piece *piece, const struct
 		piece->prot = change->prot;
 	if (change->back && can_be_backed(piece))
 		piece->lazy = false;
+	if (change->ease)
+		piece->lazy = true;
 }
 
 int fp_layout_change(struct fp_layout *layout, uint32_t start, uint32_t end,

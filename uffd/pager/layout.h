@@ -40,6 +40,7 @@ struct fp_piece_change {
 	int prot;
 	uint32_t set, clear; /* flags */
 	bool back;           /* slots are now reserved for the pieces, except for NORESERVE pieces */
+	bool ease;           /* no slots are reserved for the pieces from now on */
 };
 
 struct fp_layout {

@@ -435,22 +435,53 @@ static int several_pieces(struct fp_space *space, const struct plan *plan)
 	return is_foreign ? -ENOTSUP : -EFAULT;
 }
 
-/* Finds the piece of the request, which must lie in one piece. */
+/*
+ * To the program, pieces are one mapping if they differ only in whether slots are reserved for
+ * them. Joins those from the start of the request to end: no slots are reserved for them then.
+ */
+static int join_pieces(struct fp_space *space, const struct plan *plan, uint32_t end)
+{
+	const struct fp_piece_change ease = {.prot = -1, .ease = true};
+	const struct fp_piece *first = fp_layout_next(&space->layout, plan->start), *p = first;
+	uint32_t start = first->start, page = plan->start;
+	uint64_t reserved = 0;
+	int r;
+
+	for (; page < end; p = fp_layout_next(&space->layout, page)) {
+		if (!p || p->start > page || p->prot != first->prot || p->flags != first->flags ||
+		    p->flags & FP_PIECE_FOREIGN)
+			return several_pieces(space, plan);
+		reserved += p->lazy ? 0 : p->end - p->start;
+		page = p->end;
+	}
+	r = fp_layout_change(&space->layout, start, page, &ease);
+	if (r == 0)
+		fp_space_unback(space, reserved);
+	return r;
+}
+
+/* Finds the piece of the request. What is kept of it must lie in one piece. */
 static int find_piece(struct fp_space *space, struct plan *plan)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, plan->start);
-	uint32_t n = plan->end - plan->start;
+	uint32_t n = plan->end - plan->start, end = plan->start + FP_MIN(n, plan->new_n);
+	int r = 0;
 
-	if (!p || p->start > plan->start || (p->end < plan->end && plan->new_n >= n))
+	if (!p || p->start > plan->start)
 		return several_pieces(space, plan);
 	if (n == 0) /* a second mapping of the same pages: only shared memory allows it */
 		return -EINVAL;
+	if (p->end < end)
+		r = join_pieces(space, plan, end);
+	if (r < 0)
+		return r;
+	p = fp_layout_next(&space->layout, plan->start);
 	if (p->flags & FP_PIECE_FOREIGN)
 		return -ENOTSUP;
 	plan->old = *p;
 	plan->old.start = plan->start;
-	plan->old.end = plan->start + FP_MIN(n, plan->new_n);
-	return plan->old.end > p->end ? several_pieces(space, plan) : 0;
+	plan->old.end = end;
+	return 0;
 }
 
 static uint32_t grows_by(const struct plan *plan)
