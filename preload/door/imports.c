@@ -30,8 +30,9 @@
 #define RELOC_WORD R_AARCH64_ABS64
 #endif
 
-#define LINKED_MAX 16
-#define PAGE_BYTES 4096ul
+#define LINKED_MAX      16
+#define OPERATOR_DELETE "_ZdlPv" /* of C++, for a pointer alone */
+#define PAGE_BYTES      4096ul
 
 /* The libraries that this one was linked to, in the linker's order. */
 static struct fp_symbols linked[LINKED_MAX];
@@ -147,7 +148,42 @@ static void bind(const struct fp_symbols *s, const ElfW(Rela) * r, bool is_alloc
 		set(s, slot, value, is_allocator);
 }
 
-static void bind_list(const struct fp_symbols *s, ElfW(Sxword) tag, ElfW(Sxword) tag_bytes, bool is_allocator)
+/* ---- allocators of others ---- */
+
+static bool is_in_family(const char *name)
+{
+	static const char names[][20] = {"malloc",   "free",           "calloc",        "realloc",
+	                                 "memalign", "posix_memalign", "aligned_alloc", "malloc_usable_size"};
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(names); i++)
+		if (fp_symbols_is_same(name, names[i]))
+			return true;
+	return false;
+}
+
+static void keep_own(const struct fp_symbols *s, const ElfW(Rela) * r)
+{
+	uint32_t number = ELF64_R_SYM(r->r_info), type = ELF64_R_TYPE(r->r_info);
+	const ElfW(Sym) *symbol = &s->table[number];
+	void **slot = (void **)(s->base + r->r_offset), *value;
+
+	if (number == 0 || symbol->st_shndx == SHN_UNDEF || (type != RELOC_SLOT && type != RELOC_DATA) ||
+	    !is_in_family(s->strings + symbol->st_name))
+		return;
+	value = address(s, symbol);
+	if (value && *slot != value)
+		set(s, slot, value, true);
+}
+
+/* ---- all relocations of a library ---- */
+
+enum how {
+	OURS,   /* this library: to those that it was linked to */
+	MALLOC, /* its allocator: the same, but some to the shim */
+	OTHERS, /* an allocator of others: to itself */
+};
+
+static void bind_list(const struct fp_symbols *s, ElfW(Sxword) tag, ElfW(Sxword) tag_bytes, enum how how)
 {
 	const ElfW(Rela) *list = NULL;
 	size_t bytes = 0;
@@ -158,13 +194,35 @@ static void bind_list(const struct fp_symbols *s, ElfW(Sxword) tag, ElfW(Sxword)
 		else if (d->d_tag == tag_bytes)
 			bytes = d->d_un.d_val;
 	for (size_t i = 0; list && i < bytes / sizeof(*list); i++)
-		bind(s, &list[i], is_allocator);
+		if (how == OTHERS)
+			keep_own(s, &list[i]);
+		else
+			bind(s, &list[i], how == MALLOC);
 }
 
-static void bind_library(const struct fp_symbols *s, bool is_allocator)
+static void bind_library(const struct fp_symbols *s, enum how how)
 {
-	bind_list(s, DT_RELA, DT_RELASZ, is_allocator);
-	bind_list(s, DT_JMPREL, DT_PLTRELSZ, is_allocator);
+	bind_list(s, DT_RELA, DT_RELASZ, how);
+	bind_list(s, DT_JMPREL, DT_PLTRELSZ, how);
+}
+
+static bool is_linked(const struct fp_symbols *s)
+{
+	for (unsigned i = 0; i < n_linked; i++)
+		if (linked[i].base == s->base)
+			return true;
+	return false;
+}
+
+void fp_imports_keep_allocators(void)
+{
+	const struct link_map *own = fp_lookup_own_map(), *program = _r_debug.r_map;
+	struct fp_symbols s;
+
+	for (const struct link_map *map = program ? program->l_next : NULL; map; map = map->l_next)
+		if (map != own && fp_symbols_open(map, &s) && !is_linked(&s) &&
+		    fp_symbols_find(&s, "malloc") && fp_symbols_find(&s, OPERATOR_DELETE))
+			bind_library(&s, OTHERS);
 }
 
 static void do_nothing(void)
@@ -181,16 +239,20 @@ __attribute__((used)) static void (*bind_all(void))(void)
 	for (const ElfW(Dyn) *d = s.dynamic; d->d_tag != DT_NULL; d++)
 		if (d->d_tag == DT_NEEDED)
 			add_linked(s.strings + d->d_un.d_val);
-	bind_library(&s, false);
+	bind_library(&s, OURS);
 	for (unsigned i = 0; i < n_linked; i++)
 		if (fp_symbols_find(&linked[i], "mallocx"))
-			bind_library(&linked[i], true);
+			bind_library(&linked[i], MALLOC);
 	return do_nothing;
 }
 
 void fp_imports_open(void) __attribute__((ifunc("bind_all")));
 
 #else
+
+void fp_imports_keep_allocators(void)
+{
+}
 
 void fp_imports_open(void)
 {

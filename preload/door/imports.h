@@ -24,4 +24,11 @@ void fp_imports_open(void);
  */
 void *fp_imports_find(const char *name);
 
+/*
+ * The libraries of other allocators define operators of C++, and these call malloc and free by
+ * their names, which are ours. This binds such calls inside their library: what its new has
+ * allocated, its delete frees. Called once, at the start, when all libraries are relocated.
+ */
+void fp_imports_keep_allocators(void);
+
 #endif

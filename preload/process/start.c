@@ -285,6 +285,7 @@ __attribute__((constructor)) static void begin(void)
 	int saved = errno, r;
 
 	fp_imports_open();
+	fp_imports_keep_allocators();
 	fp_shim_enter_local();
 	r = check_sanitizers(&error);
 	if (r == 0)

@@ -1,12 +1,23 @@
 """A program that brings a malloc of its own (ownmalloc.c): nothing crosses between its allocator
 and ours, and a forked child needs nothing of it. Where that can't be, one line says so at the
 start."""
+import ctypes.util
 import os
 import subprocess
 
 import farapp
 import toolcase
 
+NEW_AND_DELETE = """
+import ctypes
+new, delete = (getattr(ctypes.CDLL(None), name) for name in ("_Znwm", "_ZdlPv"))
+new.restype, new.argtypes, delete.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+for size in range(100, 5100):
+    block = new(size)
+    ctypes.memset(block, 1, size)
+    delete(block)
+print("done")
+"""
 PROGRAM, LIBRARY = os.environ["FARPAGE_OWNMALLOC"].split(":")
 DONE = (0, b"printf 42 text\ndone\n", "")
 
@@ -28,6 +39,14 @@ class OwnMalloc(toolcase.ToolCase):
 
     def test_farpage_malloc_needs_no_line(self):
         self.assertNotIn("malloc:", self.farpage("run", "--report", "--", "true")[2])
+
+    def test_operators_of_another_allocator(self):
+        """In the library of jemalloc, new allocates by itself, and delete calls free."""
+        library = ctypes.util.find_library("jemalloc")
+        if not library:
+            self.skipTest("there is no library of jemalloc")
+        self.env["LD_PRELOAD"] = library
+        self.assertEqual(self.farpage("run", "--local-memory", "4M", "--", "/usr/bin/python3", "-c", NEW_AND_DELETE), (0, b"done\n", ""))
 
     def test_fork_is_refused_with_values_of_many_keys(self):
         status, out, err = self.run_far(what=())
