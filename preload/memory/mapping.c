@@ -206,7 +206,7 @@ void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, 
 	bool is_far;
 	void *p;
 
-	if (!space || fp_heap_is_allocator(caller))
+	if (!space || fp_heap_is_allocator(caller) || offset % (long)FP_PAGE_SIZE) /* EINVAL */
 		return raw_mmap(addr, len, prot, flags, fd, offset);
 	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && fp_space_overlaps(space, addr, len))
 		return map_at(space, addr, len, &what);
@@ -252,11 +252,24 @@ static int unmap_plain(const struct fp_call *call, void *addr, size_t len)
 	return (int)FP_RAW(SYS_munmap, addr, len, 0, 0, 0, 0);
 }
 
+/* The kernel unmaps nothing then. A call that reaches above comes from a mistake in any case. */
+static bool ends_beyond_task(const void *addr, size_t len)
+{
+#if defined(__x86_64__)
+	const uintptr_t end = (1ul << 47) - FP_PAGE_SIZE;
+#else
+	const uintptr_t end = 1ul << 48;
+#endif
+	return (uintptr_t)addr > end || len > end - (uintptr_t)addr;
+}
+
 FP_INTERPOSE int munmap(void *addr, size_t len)
 {
 	const struct fp_call call = {.far = unmap_far, .plain = unmap_plain};
 	struct fp_space *space = fp_touched(addr, len);
 
+	if (space && ends_beyond_task(addr, len))
+		return fp_shim_return(-EINVAL);
 	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &call) : unmap_plain(&call, addr, len));
 }
 

@@ -50,7 +50,7 @@ struct fp_call_piece {
 	uint32_t unit;
 };
 
-#define FP_PIECES 6
+#define FP_PIECES 7
 
 /*
  * Special treatment besides pinning: see calls.def. The first three are for memory that is too long

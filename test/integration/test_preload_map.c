@@ -346,6 +346,18 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
+static void what_the_kernel_refuses(void **state)
+{
+	char *p = map_anonymous(BIG, 0);
+
+	test_fill(p, BIG, 4);
+	assert_fails(munmap(p, 1ul << 47), EINVAL);
+	assert_true(test_is_filled(p, BIG, 4));
+	assert_ptr_equal(mmap(NULL, BIG, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 123), MAP_FAILED);
+	assert_int_equal(errno, EINVAL);
+	munmap(p, BIG);
+}
+
 /* A protection that was changed and restored leaves one mapping, in a forked child, too. */
 static void remap_what_was_inherited(void **state)
 {
@@ -622,6 +634,7 @@ static int tests(void)
 	    cmocka_unit_test(raw_calls),
 	    cmocka_unit_test(remap),
 	    cmocka_unit_test(remap_what_was_inherited),
+	    cmocka_unit_test(what_the_kernel_refuses),
 	    cmocka_unit_test(remap_of_a_hole),
 	    cmocka_unit_test(hand_over_a_hole),
 	    cmocka_unit_test(remap_local),
