@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "abi.h"
 #include "call_args.h"
 #include "calls.h"
 #include "clock.h"
@@ -110,6 +111,20 @@ static bool is_guest_refused(const void *arg)
 	return true;
 }
 
+/* To the kernel, a page that is away is a hole: it would be moved as zeros. */
+static bool is_move_refused(const void *arg)
+{
+	static atomic_bool said;
+	struct uffdio_move move;
+
+	if (!fp_shim_space() || fp_call_args_fetch(&move, arg, sizeof(move)) < 0 ||
+	    !fp_touched((void *)(uintptr_t)move.src, move.len))
+		return false;
+	fp_shim_say_once(&said, "UFFDIO_MOVE out of far memory was refused. " KEEP_LOCAL);
+	errno = EINVAL;
+	return true;
+}
+
 FP_INTERPOSE int ioctl(int fd, unsigned long request, ...)
 {
 	va_list args;
@@ -119,6 +134,8 @@ FP_INTERPOSE int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(args, void *);
 	va_end(args);
 	if (is_guest_memory(request) && is_guest_refused(arg))
+		return -1;
+	if (request == UFFDIO_MOVE && is_move_refused(arg))
 		return -1;
 	return fp_call_ioctl(fd, request, arg);
 }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@
 
 #include <cmocka.h>
 
+#include "abi.h"
 #include "underpreload.h"
 
 /* True if the kernel can write to p on our behalf. */
@@ -346,7 +348,7 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
-static void what_the_kernel_refuses(void **state)
+static void what_is_refused(void **state)
 {
 	char *p = map_anonymous(BIG, 0);
 
@@ -355,6 +357,8 @@ static void what_the_kernel_refuses(void **state)
 	assert_true(test_is_filled(p, BIG, 4));
 	assert_ptr_equal(mmap(NULL, BIG, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 123), MAP_FAILED);
 	assert_int_equal(errno, EINVAL);
+	assert_fails(ioctl(-1, UFFDIO_MOVE, &(struct uffdio_move){.src = (uintptr_t)p, .len = BIG}), EINVAL);
+	assert_fails(ioctl(-1, UFFDIO_MOVE, &(struct uffdio_move){.src = PAGE, .len = PAGE}), EBADF);
 	munmap(p, BIG);
 }
 
@@ -634,7 +638,7 @@ static int tests(void)
 	    cmocka_unit_test(raw_calls),
 	    cmocka_unit_test(remap),
 	    cmocka_unit_test(remap_what_was_inherited),
-	    cmocka_unit_test(what_the_kernel_refuses),
+	    cmocka_unit_test(what_is_refused),
 	    cmocka_unit_test(remap_of_a_hole),
 	    cmocka_unit_test(hand_over_a_hole),
 	    cmocka_unit_test(remap_local),
