@@ -72,10 +72,19 @@ static size_t segment_bytes(int id)
  */
 FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 {
-	static atomic_bool said;
+	static atomic_bool said, said_where;
+	bool is_far = addr && fp_touched(addr, segment_bytes(id));
+	long r;
 
-	if (!(flags & SHM_REMAP) || !fp_touched(addr, segment_bytes(id)))
-		return (void *)fp_shim_return_long(FP_RAW(SYS_shmat, id, addr, flags, 0, 0, 0));
+	if (!is_far || !(flags & SHM_REMAP)) {
+		r = FP_RAW(SYS_shmat, id, addr, flags, 0, 0, 0);
+		if (r == -EINVAL && is_far)
+			fp_shim_say_once(&said_where,
+			                 "shmat at %p was refused: that place is reserved for far "
+			                 "memory. Attach it elsewhere, or without an address",
+			                 addr);
+		return (void *)fp_shim_return_long(r);
+	}
 	fp_shim_say_once(&said, "shmat(SHM_REMAP) over far memory was refused. " KEEP_LOCAL);
 	errno = EINVAL;
 	return (void *)-1;

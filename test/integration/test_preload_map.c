@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -351,6 +352,7 @@ static void remap(void **state)
 static void what_is_refused(void **state)
 {
 	char *p = map_anonymous(BIG, 0);
+	int id;
 
 	test_fill(p, BIG, 4);
 	assert_fails(munmap(p, 1ul << 47), EINVAL);
@@ -360,6 +362,11 @@ static void what_is_refused(void **state)
 	assert_fails(ioctl(-1, UFFDIO_MOVE, &(struct uffdio_move){.src = (uintptr_t)p, .len = BIG}), EINVAL);
 	assert_fails(ioctl(-1, UFFDIO_MOVE, &(struct uffdio_move){.src = PAGE, .len = PAGE}), EBADF);
 	munmap(p, BIG);
+	id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600);
+	errno = 0;
+	assert_ptr_equal(shmat(id, p, 0), (void *)-1);
+	assert_int_equal(errno, EINVAL);
+	shmctl(id, IPC_RMID, NULL);
 }
 
 /* A protection that was changed and restored leaves one mapping, in a forked child, too. */
