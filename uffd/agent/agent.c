@@ -21,6 +21,7 @@
 #include "fdutil.h"
 #include "inline.h"
 #include "log.h"
+#include "log_writer.h"
 #include "kernel_filled.h"
 #include "agent_sigmask.h"
 #include "local_stack.h"
@@ -402,7 +403,8 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	atomic_store(&agent->far.stats->far_end,
 	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
 	fp_budget_show_peak(&agent->far.budget, &agent->far.stats->resident_peak_bytes);
-	r = fp_log_writer_start(&agent->log_writer);
+	r = fp_log_writer_start();
+	agent->has_log_writer = r == 0;
 	if (r == 0)
 		r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
@@ -591,7 +593,8 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_sigbus_remove(agent);
 	fp_inline_stop(atomic_load(&agent->far.inline_servers));
 	fp_reconnector_stop(agent->reconnector);
-	fp_log_writer_stop(&agent->log_writer);
+	if (agent->has_log_writer)
+		fp_log_writer_stop();
 	fp_store_close(agent->far.store);
 	fp_budget_show_peak(&agent->far.budget, NULL);
 	fp_agent_stats_exit(agent);

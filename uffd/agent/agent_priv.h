@@ -9,7 +9,6 @@
 #include "far.h"
 #include "fault.h"
 #include "fdguard.h"
-#include "log_writer.h"
 #include "reconnector.h"
 #include "lockedmem.h"
 #include "reclaim.h"
@@ -22,7 +21,7 @@ struct fp_agent {
 	struct fp_fault_loop *fault_loop;
 	struct fp_fdguard guard;
 	struct fp_reconnector *reconnector;
-	struct fp_log_writer log_writer;
+	bool has_log_writer;
 	struct fp_agent_options options; /* a deep copy, which a forked child uses for its own start */
 	pthread_mutex_t fork_turn; /* held from quiet to the fork's end; taken before allocators' locks */
 	unsigned local_percent;    /* see fp_agent_options; 0: the budget is fixed */

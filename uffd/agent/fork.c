@@ -350,7 +350,6 @@ static void drop_inherited(struct fp_agent *agent)
 	fp_reclaim_abandon(agent->reclaim);
 	fp_reconnector_abandon(agent->reconnector);
 	fp_fdguard_abandon(&agent->guard);
-	fp_log_writer_abandon(&agent->log_writer);
 	agent->fault_loop = NULL;
 	agent->reclaim = NULL;
 	agent->reconnector = NULL;

@@ -5,17 +5,38 @@
 #include "log_writer.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "log.h"
+#include "thread.h"
 
 #define PATIENCE_NS (100 * FP_NSEC_PER_MSEC)
+#define LINES       4u
 
-/* That of the far memory that was started first: its lines are those of all. */
-static struct fp_log_writer *_Atomic current;
+static struct {
+	pthread_mutex_t turn; /* of starts and stops */
+	pid_t owner;          /* the process whose thread it is */
+	unsigned n_users;
+	struct fp_thread thread;
+	_Atomic bool runs;
+	/* counts of lines: handed over, and written or left out; `out` is a futex, too */
+	_Atomic uint32_t in, out;
+	_Atomic bool is_late; /* a line took so long that nobody waits for the next ones */
+	_Atomic uint32_t stopping, taken;
+	struct {
+		_Atomic bool ready;
+		size_t len;
+		char text[FP_LOG_LINE_BYTES];
+	} line[LINES];
+} writer = {.turn = PTHREAD_MUTEX_INITIALIZER};
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t patience_ns)
 {
@@ -32,126 +53,137 @@ static void futex_wake(_Atomic uint32_t *word)
 
 /* ---- the threads that log ---- */
 
-static void await_line(struct fp_log_writer *writer, uint32_t ticket)
+static void await_line(uint32_t ticket)
 {
 	uint64_t until_ns = fp_clock_ns() + PATIENCE_NS;
 
 	for (;;) {
-		uint32_t out = atomic_load(&writer->out);
+		uint32_t out = atomic_load(&writer.out);
 		uint64_t now = fp_clock_ns();
 
-		if ((int32_t)(out - ticket) > 0 || atomic_load(&writer->is_late))
+		if ((int32_t)(out - ticket) > 0 || atomic_load(&writer.is_late))
 			return;
 		if (now >= until_ns) {
-			atomic_store(&writer->is_late, true);
+			atomic_store(&writer.is_late, true);
 			return;
 		}
-		futex_wait(&writer->out, out, until_ns - now);
+		futex_wait(&writer.out, out, until_ns - now);
 	}
 }
 
 /* False if all places are taken. */
-static bool take_place(struct fp_log_writer *writer, uint32_t *ret_ticket)
+static bool take_place(uint32_t *ret_ticket)
 {
-	uint32_t ticket = atomic_load(&writer->in);
+	uint32_t ticket = atomic_load(&writer.in);
 
 	do {
-		if (ticket - atomic_load(&writer->out) >= FP_LOG_WRITER_LINES)
+		if ((int32_t)(ticket - atomic_load(&writer.out)) >= (int32_t)LINES)
 			return false;
-	} while (!atomic_compare_exchange_weak(&writer->in, &ticket, ticket + 1));
+	} while (!atomic_compare_exchange_weak(&writer.in, &ticket, ticket + 1));
 	*ret_ticket = ticket;
 	return true;
 }
 
 static bool take_line(const char *subsystem, const char *text, size_t len)
 {
-	struct fp_log_writer *writer = atomic_load(&current);
 	uint32_t ticket;
 
 	(void)subsystem;
-	if (!writer || !fp_thread_is_own())
+	if (!atomic_load(&writer.runs) || !fp_thread_is_own())
 		return !fp_log_takes_text();
-	if (!take_place(writer, &ticket))
+	if (!take_place(&ticket))
 		return true;
-	memcpy(writer->line[ticket % FP_LOG_WRITER_LINES].text, text, len);
-	writer->line[ticket % FP_LOG_WRITER_LINES].len = len;
-	atomic_store(&writer->line[ticket % FP_LOG_WRITER_LINES].ready, true);
-	atomic_fetch_add(&writer->taken, 1);
-	futex_wake(&writer->taken);
-	await_line(writer, ticket);
+	memcpy(writer.line[ticket % LINES].text, text, len);
+	writer.line[ticket % LINES].len = len;
+	atomic_store(&writer.line[ticket % LINES].ready, true);
+	atomic_fetch_add(&writer.taken, 1);
+	futex_wake(&writer.taken);
+	await_line(ticket);
 	return true;
 }
 
 /* ---- the thread that writes ---- */
 
 /* False if there is no line. */
-static bool write_next(struct fp_log_writer *writer)
+static bool write_next(void)
 {
-	uint32_t i = atomic_load(&writer->out) % FP_LOG_WRITER_LINES;
+	uint32_t i = atomic_load(&writer.out) % LINES;
 
-	if (!atomic_load(&writer->line[i].ready))
+	if (!atomic_load(&writer.line[i].ready))
 		return false;
 	if (fp_log_takes_text())
-		fp_log_write(writer->line[i].text, writer->line[i].len);
-	atomic_store(&writer->line[i].ready, false);
-	atomic_fetch_add(&writer->out, 1);
-	futex_wake(&writer->out);
+		fp_log_write(writer.line[i].text, writer.line[i].len);
+	atomic_store(&writer.line[i].ready, false);
+	atomic_fetch_add(&writer.out, 1);
+	futex_wake(&writer.out);
 	return true;
 }
 
 static void *run(void *arg)
 {
-	struct fp_log_writer *writer = arg;
-
 	for (;;) {
-		uint32_t taken = atomic_load(&writer->taken);
+		uint32_t taken = atomic_load(&writer.taken);
 
-		if (write_next(writer))
+		if (write_next())
 			continue;
-		atomic_store(&writer->is_late, false);
-		if (atomic_load(&writer->stopping))
-			return NULL;
-		futex_wait(&writer->taken, taken, 0);
+		atomic_store(&writer.is_late, false);
+		if (atomic_load(&writer.stopping))
+			return arg;
+		futex_wait(&writer.taken, taken, 0);
 	}
 }
 
 /* ---- life ---- */
 
-int fp_log_writer_start(struct fp_log_writer *writer)
+/* In a forked child, where neither the thread nor those that held the turn run. */
+static void begin_anew(void)
 {
-	struct fp_log_writer *none = NULL;
+	pthread_mutex_init(&writer.turn, NULL);
+	fp_thread_abandon(&writer.thread);
+	writer.n_users = 0;
+	writer.owner = getpid();
+}
+
+static int start_thread(void)
+{
 	int r;
 
-	for (unsigned i = 0; i < FP_LOG_WRITER_LINES; i++)
-		atomic_store(&writer->line[i].ready, false);
-	atomic_store(&writer->out, atomic_load(&writer->in));
-	atomic_store(&writer->is_late, false);
-	atomic_store(&writer->stopping, 0);
-	r = fp_thread_start(&writer->thread, "farpage-log", run, writer);
+	for (unsigned i = 0; i < LINES; i++)
+		atomic_store(&writer.line[i].ready, false);
+	atomic_store(&writer.out, atomic_load(&writer.in));
+	atomic_store(&writer.is_late, false);
+	atomic_store(&writer.stopping, 0);
+	r = fp_thread_start(&writer.thread, "farpage-log", run, NULL);
 	if (r < 0)
 		return r;
-	if (atomic_compare_exchange_strong(&current, &none, writer))
-		fp_log_divert(take_line);
+	atomic_store(&writer.runs, true);
+	fp_log_divert(take_line);
 	return 0;
 }
 
-void fp_log_writer_stop(struct fp_log_writer *writer)
+int fp_log_writer_start(void)
 {
-	struct fp_log_writer *own = writer;
+	int r = 0;
 
-	if (!writer->thread.running)
-		return;
-	(void)atomic_compare_exchange_strong(&current, &own, NULL);
-	atomic_store(&writer->stopping, 1);
-	atomic_fetch_add(&writer->taken, 1);
-	futex_wake(&writer->taken);
-	fp_thread_join(&writer->thread);
+	if (writer.owner != getpid())
+		begin_anew();
+	pthread_mutex_lock(&writer.turn);
+	if (writer.n_users == 0)
+		r = start_thread();
+	writer.n_users += r == 0;
+	pthread_mutex_unlock(&writer.turn);
+	return r;
 }
 
-void fp_log_writer_abandon(struct fp_log_writer *writer)
+void fp_log_writer_stop(void)
 {
-	struct fp_log_writer *own = writer;
-
-	(void)atomic_compare_exchange_strong(&current, &own, NULL);
-	fp_thread_abandon(&writer->thread);
+	pthread_mutex_lock(&writer.turn);
+	if (--writer.n_users == 0) {
+		atomic_store(&writer.runs, false);
+		atomic_store(&writer.stopping, 1);
+		atomic_fetch_add(&writer.taken, 1);
+		futex_wake(&writer.taken);
+		fp_thread_join(&writer.thread);
+	}
+	pthread_mutex_unlock(&writer.turn);
 }

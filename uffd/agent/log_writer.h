@@ -8,41 +8,18 @@
 #ifndef FP_LOG_WRITER_H
 #define FP_LOG_WRITER_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "log.h"
-#include "thread.h"
-
-#define FP_LOG_WRITER_LINES 4u
-
-struct fp_log_writer {
-	struct fp_thread thread;
-	/* counts of lines: handed over, and written or dropped; futexes, too */
-	_Atomic uint32_t in, out;
-	_Atomic bool is_late; /* a line took so long that nobody waits for the next ones */
-	_Atomic uint32_t stopping, taken;
-	struct {
-		_Atomic bool ready;
-		size_t len;
-		char text[FP_LOG_LINE_BYTES];
-	} line[FP_LOG_WRITER_LINES];
-};
+/*
+ * Starts the thread, one for all agents of the process. From now on it writes what agent threads
+ * log: fp_log waits there until the line is written, 100 ms at most. While a line takes longer,
+ * fp_log does not wait. It drops a line that finds no place among four. Other threads write their
+ * lines themselves. In a forked child it starts anew. Returns 0 or a negative errno.
+ */
+int fp_log_writer_start(void);
 
 /*
- * Starts the thread. From now on it writes what agent threads log: fp_log waits there until the
- * line is written, 100 ms at most. While lines wait for longer, fp_log does not wait, and drops
- * what finds no place. Other threads write their lines themselves. *writer is in locked memory.
- * Returns 0 or a negative errno.
+ * Called once for each start that succeeded, when that agent's other threads have ended. The last
+ * one ends the thread, and waits for the line that is being written.
  */
-int fp_log_writer_start(struct fp_log_writer *writer);
-
-/* Waits for the line that is being written. Does nothing if the thread never ran. */
-void fp_log_writer_stop(struct fp_log_writer *writer);
-
-/* Called in a forked child, where the thread does not run. */
-void fp_log_writer_abandon(struct fp_log_writer *writer);
+void fp_log_writer_stop(void);
 
 #endif
