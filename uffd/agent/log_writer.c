@@ -4,26 +4,30 @@
  */
 #include "log_writer.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "lockedmem.h"
 #include "log.h"
+#include "store.h"
 #include "thread.h"
 
 #define PATIENCE_NS (100 * FP_NSEC_PER_MSEC)
 #define LINES       4u
 
 static struct {
-	pthread_mutex_t turn; /* of starts and stops */
-	pid_t owner;          /* the process whose thread it is */
+	pthread_mutex_t turn;     /* of starts and stops */
+	_Atomic uint32_t *is_own; /* 0 in a forked child: the kernel zeroes it there */
 	unsigned n_users;
 	struct fp_thread thread;
 	_Atomic bool runs;
@@ -135,13 +139,26 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
+static bool is_own(void)
+{
+	return writer.is_own && atomic_load(writer.is_own);
+}
+
+static void make_mark(void)
+{
+	writer.is_own = fp_lockedmem_new(FP_PAGE_SIZE);
+	if (writer.is_own && madvise((void *)writer.is_own, FP_PAGE_SIZE, MADV_WIPEONFORK) == 0)
+		atomic_store(writer.is_own, 1);
+}
+
 /* In a forked child, where neither the thread nor those that held the turn run. */
 static void begin_anew(void)
 {
 	pthread_mutex_init(&writer.turn, NULL);
 	fp_thread_abandon(&writer.thread);
+	atomic_store(&writer.runs, false);
 	writer.n_users = 0;
-	writer.owner = getpid();
+	atomic_store(writer.is_own, 1);
 }
 
 static int start_thread(void)
@@ -163,9 +180,13 @@ static int start_thread(void)
 
 int fp_log_writer_start(void)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int r = 0;
 
-	if (writer.owner != getpid())
+	pthread_once(&once, make_mark);
+	if (!writer.is_own)
+		return -ENOMEM;
+	if (!is_own())
 		begin_anew();
 	pthread_mutex_lock(&writer.turn);
 	if (writer.n_users == 0)
@@ -177,6 +198,8 @@ int fp_log_writer_start(void)
 
 void fp_log_writer_stop(void)
 {
+	if (!is_own())
+		return;
 	pthread_mutex_lock(&writer.turn);
 	if (--writer.n_users == 0) {
 		atomic_store(&writer.runs, false);
