@@ -25,6 +25,7 @@ _farpage_words() {
 	--affinity) echo auto off ;;
 	--capture) echo auto move protect ;;
 	--contender) echo plain thread inline zram loop ;;
+	--core) echo local full ;;
 	--fault-mode) [[ $3 == bench ]] && echo thread inline both || echo thread inline ;;
 	--format) echo text json csv hgrm svg ;;
 	--heap) echo all large none ;;
@@ -91,7 +92,7 @@ _farpage() {
 	[[ $line == *[[:space:]] ]] && words+=("")
 	current=${words[-1]} previous=${words[-2]} command=("$1")
 	for ((i = 1; i < ${#words[@]}; i++)); do
-		[[ ${command[0]##*/} == farpaged || ${#command[@]} == 3 || ${command[1]} == @(run|hist|ps|top) ]] && break
+		[[ ${command[0]##*/} == farpaged || ${#command[@]} == 3 || ${command[1]} == @(run|hist|peek|ps|top) ]] && break
 		if ((i == ${#words[@]} - 1)) && [[ $current != -* ]]; then
 			_farpage_reply "$current" "$(_farpage_commands "${command[@]}")"
 			return

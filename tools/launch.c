@@ -146,7 +146,7 @@ static void wait_for_end(const struct fp_launch *launch, const sigset_t *waited,
 	}
 }
 
-int fp_launch_run(const struct fp_launch *launch, int *ret_status)
+int fp_launch_run(const struct fp_launch *launch, pid_t *ret_pid, int *ret_status)
 {
 	struct sigaction on_child, wanted = {.sa_handler = SIG_DFL};
 	sigset_t waited, before;
@@ -170,6 +170,7 @@ int fp_launch_run(const struct fp_launch *launch, int *ret_status)
 		r = -errno;
 	else
 		wait_for_end(launch, &waited, child, ret_status);
+	*ret_pid = child;
 	return r;
 }
 

@@ -32,12 +32,12 @@ struct fp_launch {
  * Starts the program and waits for its end. Passes on signals that were sent to this process alone.
  * The terminal's signals reach the program by themselves, because it stays in this process group.
  * When the terminal stops the program, this process stops too. When this process is continued, it
- * continues the program. Returns 0 and the wait(2) status, or a negative errno if it could not
- * start a process. The signals stay blocked afterwards. So a signal that comes after the program's
- * end, such as a ^C, does not keep this process from cleaning up. A program that can't be executed
- * ends with FP_EXIT_NOT_EXECUTABLE. The process must have one thread.
+ * continues the program. Returns 0, its pid and the wait(2) status, or a negative errno if it could
+ * not start a process. The signals stay blocked afterwards. So a signal that comes after the
+ * program's end, such as a ^C, does not keep this process from cleaning up. A program that can't be
+ * executed ends with FP_EXIT_NOT_EXECUTABLE. The process must have one thread.
  */
-int fp_launch_run(const struct fp_launch *launch, int *ret_status);
+int fp_launch_run(const struct fp_launch *launch, pid_t *ret_pid, int *ret_status);
 
 /*
  * Ends this process in the same way as the program: with its exit status, or by its signal (without

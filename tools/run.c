@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
+#include <sys/wait.h>
 
 #include "cleanup.h"
 #include "clock.h"
@@ -38,7 +39,7 @@
 
 struct run_command {
 	char *const *command;
-	bool report, print_env;
+	bool report, print_env, full_core;
 	bool user_only;         /* faults inside the kernel are not permitted */
 	unsigned options;       /* bit i: the option of row i was given */
 	uint64_t pool_bytes;    /* pool size of the private node */
@@ -249,6 +250,7 @@ static int read_settings(struct run_command *run, struct fp_settings *settings)
 		return FP_EXIT_RUN_FAILED;
 	}
 	run->report = settings->report;
+	run->full_core = settings->core == FP_CORE_FULL;
 	run->says_pool = settings->pool_bytes > 0;
 	run->pool_bytes = settings->pool_bytes ?: memory_total();
 	return 0;
@@ -354,6 +356,37 @@ static void tick(void *user)
 	fp_runstats_update(user);
 }
 
+/*
+ * After a core dump: says how many far pages it may lack. Some that have left were unmapped since;
+ * and the agent counts slots only now and then. The program's stats page outlives it, in the folder
+ * that its environment names, or in the user's.
+ */
+static void tell_of_core(pid_t pid)
+{
+	const char *dir = getenv(FP_SETTINGS_STATS_DIR);
+	const struct fp_statspage *page;
+	struct fp_statsview *view;
+	char path[PATH_MAX];
+	uint64_t n;
+
+	if (dir)
+		snprintf(path, sizeof(path), "%s/%d" FP_STATSPAGE_SUFFIX, dir, (int)pid);
+	else if (fp_statspage_path(pid, path, sizeof(path)) < 0)
+		return;
+	if (fp_statsview_open(path, &view) < 0)
+		return;
+	page = &view->page;
+	n = page->evicted_clean + page->evicted_dirty;
+	n -= FP_MIN(n, page->fetched_bytes >> FP_PAGE_SHIFT);
+	n = FP_MAX(n, page->remote_bytes >> FP_PAGE_SHIFT);
+	if (n)
+		fp_log(FP_LOG_NOTICE, "run",
+		       "the core dump of process %d has zeros in the place of up to %" PRIu64
+		       " far pages: --core full brings them in first",
+		       (int)pid, n);
+	fp_statsview_close(view);
+}
+
 static int launch(struct run_command *run, int *ret_wait_status)
 {
 	const struct fp_launch launch = {
@@ -368,12 +401,15 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	    .kept_fd = run->node ? run->node->users_fds[1] : -1,
 	};
 	uint64_t start_ns = fp_clock_ns();
-	int r = fp_launch_run(&launch, ret_wait_status);
+	pid_t pid;
+	int r = fp_launch_run(&launch, &pid, ret_wait_status);
 
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "run", "cannot start a process: %s", strerror(-r));
 		return FP_EXIT_RUN_FAILED;
 	}
+	if (WCOREDUMP(*ret_wait_status) && !run->full_core)
+		tell_of_core(pid);
 	if (run->stats)
 		fp_runstats_update(run->stats);
 	if (run->report)
@@ -521,6 +557,10 @@ static const struct fp_option options[] = {
     {"capture", "HOW", "how pages are taken out: auto (default), move, protect", .read = set_variable},
     {"readahead", "N", "most pages that are read ahead, 0 to 63; default 32", .read = set_variable},
     {"affinity", "HOW", "auto (default): hold threads that fault on one CPU while that is faster; or off",
+     .read = set_variable},
+    {"core", "WHAT",
+     "what a core dump has of far memory: local (default), what is local then; or full, all, brought in "
+     "first",
      .read = set_variable},
     {"report", NULL, "print faults, traffic and latencies on stderr at the end", .read = set_variable},
     {"stats-file", "FILE", "keep the counters there, for `farpage hist`", .read = set_variable},

@@ -25,6 +25,7 @@
 #include "imports.h"
 #include "libc_memory.h"
 #include "local.h"
+#include "local_stack.h"
 #include "log.h"
 #include "local_rules.h"
 #include "lookup.h"
@@ -58,6 +59,11 @@ static bool on_segv(siginfo_t *info, void *context)
 	if (info->si_code > 0 && fp_space_owns(fp_agent_space(agent), info->si_addr))
 		fp_agent_stop_stray(agent);
 	return false;
+}
+
+static void fill_core(void)
+{
+	FP_ON_LOCAL_STACK(fp_agent_core_fill, fp_shim_agent(), 0, 0, 0, 0, 0);
 }
 
 /* Prepares threads to serve their own faults. Must come before any code that can fault. */
@@ -224,11 +230,25 @@ static int agent_start(struct fp_agent_options *options, struct fp_agent **ret_a
 	}
 }
 
+static int take_signals(enum fp_core_mode core)
+{
+	int r = fp_signals_take(SIGSEGV, &(struct fp_signal_hook){.first = on_segv});
+
+	if (r < 0)
+		return r;
+	if (fp_sigstack_is_open()) {
+		fp_signals_take_internal(FP_SIGSETXID);
+		return fp_signals_take_rest(FP_SIGNALS_ALL);
+	}
+	return core == FP_CORE_FULL ? fp_signals_take_rest(FP_SIGNALS_CORE) : 0;
+}
+
 static int start(struct fp_agent_error *error)
 {
 	struct fp_agent_options options;
 	struct fp_settings settings;
 	struct fp_agent *agent;
+	enum fp_core_mode core;
 	int r = fp_settings_read(&settings, error);
 
 	if (r < 0)
@@ -244,6 +264,7 @@ static int start(struct fp_agent_error *error)
 	r = check_owner(&settings, NULL, error);
 	if (r < 0)
 		return r;
+	core = settings.core;
 	options = fp_settings_agent_options(&settings);
 	options.enter_local = fp_shim_enter_local;
 	options.leave_local = fp_shim_leave_local;
@@ -253,6 +274,8 @@ static int start(struct fp_agent_error *error)
 	r = agent_start(&options, &agent, error);
 	if (r == 0)
 		r = check_owner(&settings, agent, error);
+	if (core == FP_CORE_FULL)
+		fp_signals_before_core(fill_core);
 	if (r == 0 && fp_agent_needs_pins(agent))
 		r = open_signals(options.fault_mode, error);
 	fp_libc_memory_open();
@@ -266,13 +289,7 @@ static int start(struct fp_agent_error *error)
 		fp_limits_open();
 		fp_atfork_open();
 	}
-	if (r == 0)
-		r = fp_signals_take(SIGSEGV, &(struct fp_signal_hook){.first = on_segv});
-	if (r == 0 && fp_sigstack_is_open()) {
-		fp_signals_take_internal(FP_SIGSETXID);
-		r = fp_signals_take_rest();
-	}
-	return r;
+	return r < 0 ? r : take_signals(core);
 }
 
 /*

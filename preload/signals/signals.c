@@ -55,6 +55,7 @@ static struct taken all[N_SIGNAL];
 static atomic_bool interrupts[N_SIGNAL]; /* the program called siginterrupt for it */
 static _Atomic pid_t owner;              /* the process that these actions belong to */
 static atomic_bool is_locked;
+static void (*before_core)(void); /* NULL: nothing is done */
 
 static struct taken *taken_of(int sig)
 {
@@ -122,6 +123,18 @@ static bool is_handler(const struct sigaction *action)
 	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
+/* True if before_core comes before the default action. */
+static bool fills_core(const struct taken *t)
+{
+	return before_core && FP_SIGNALS_CORE >> (t - all - 1) & 1;
+}
+
+/* True if the kernel must call us also for the default action. */
+static bool is_hooked(const struct taken *t)
+{
+	return t->hook.first || fills_core(t);
+}
+
 /*
  * Makes the action with which the handler runs on our stack. It blocks all signals but the two that
  * faults raise.
@@ -129,7 +142,7 @@ static bool is_handler(const struct sigaction *action)
 static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
 {
 	*(uint64_t *)&action->sa_mask = ~FAULTS;
-	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
+	action->sa_flags |= program->sa_flags & (is_hooked(t) ? KEPT : KEPT | SA_RESETHAND);
 }
 
 /* Installs the action that the kernel needs for this action of the program. */
@@ -144,7 +157,7 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 	else if (is_handler(program)) {
 		action.sa_mask = program->sa_mask;
 		action.sa_flags = (program->sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
-	} else if (program->sa_handler == SIG_IGN || !t->hook.first)
+	} else if (program->sa_handler == SIG_IGN || !is_hooked(t))
 		action = *program;
 	if (!t->hook.always)
 		fp_sigmask_strip(&action.sa_mask);
@@ -213,7 +226,9 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 {
 	const struct sigaction action = {.sa_handler = SIG_DFL};
 
-	if (t->hook.first)
+	if (fills_core(t) && atomic_load(&owner) == getpid())
+		before_core();
+	if (is_hooked(t))
 		libc_action(sig, &action, NULL);
 	if (!recurs(sig, info))
 		FP_RAW(SYS_rt_tgsigqueueinfo, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, info, 0,
@@ -245,7 +260,7 @@ static void reset_hand(int sig, struct taken *t, uint64_t number)
 
 	if (atomic_load(&t->n_changes) == number) {
 		change_action(t, &reset);
-		if (t->hook.first)
+		if (is_hooked(t))
 			install(sig, t, &reset);
 	}
 	unlock(mask);
@@ -377,13 +392,18 @@ int fp_signals_take(int sig, const struct fp_signal_hook *hook)
 	return 0;
 }
 
-int fp_signals_take_rest(void)
+void fp_signals_before_core(void (*act)(void))
+{
+	before_core = act;
+}
+
+int fp_signals_take_rest(uint64_t signals)
 {
 	const struct fp_signal_hook none = {0};
 	int r = 0;
 
 	for (int sig = 1; sig < N_SIGNAL && r == 0; sig++)
-		if (!taken_of(sig) && sig != SIGKILL && sig != SIGSTOP &&
+		if (signals >> (sig - 1) & 1 && !taken_of(sig) && sig != SIGKILL && sig != SIGSTOP &&
 		    (sig < __SIGRTMIN || sig >= SIGRTMIN))
 			r = fp_signals_take(sig, &none);
 	return r;

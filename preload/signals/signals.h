@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct fp_signal_hook {
 	/*
@@ -29,8 +30,23 @@ struct fp_signal_hook {
  * signal, before the program runs. Returns 0 or a negative errno.
  */
 int fp_signals_take(int sig, const struct fp_signal_hook *hook);
-/* Takes all other signals, without hooks: sigframe.h runs their handlers. */
-int fp_signals_take_rest(void);
+/* Takes those of a set that are not taken yet, without hooks; bit N - 1 is signal N. */
+int fp_signals_take_rest(uint64_t signals);
+
+#define FP_SIGNALS_ALL      UINT64_MAX /* sigframe.h runs their handlers */
+#define FP_SIGNALS_BIT(sig) (1ull << ((sig)-1))
+/* Those whose default action dumps core, but for limits of time and size. */
+#define FP_SIGNALS_CORE                                                                                      \
+	(FP_SIGNALS_BIT(SIGQUIT) | FP_SIGNALS_BIT(SIGILL) | FP_SIGNALS_BIT(SIGTRAP) |                        \
+	 FP_SIGNALS_BIT(SIGABRT) | FP_SIGNALS_BIT(SIGBUS) | FP_SIGNALS_BIT(SIGFPE) |                         \
+	 FP_SIGNALS_BIT(SIGSEGV) | FP_SIGNALS_BIT(SIGSYS))
+
+/*
+ * From now on `act` is called before the default action of such a signal, if it is taken, ends the
+ * process; not in a child of vfork. It runs in a handler, on the thread that gets the signal, and
+ * must not touch far memory. Called before any signal is taken.
+ */
+void fp_signals_before_core(void (*act)(void));
 
 /*
  * The C library uses two signals itself, for cancellation and for setuid in all threads. Its

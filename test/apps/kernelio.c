@@ -437,7 +437,27 @@ static void sit(void)
 	verify(memory, BYTES, 15, "what was looked at");
 }
 
-static void dump(void)
+static void *raise_in_thread(void *signal)
+{
+	raise(*(const int *)signal);
+	return NULL;
+}
+
+/* Dies by the signal: of abort, of a fault, or of another thread than the first. */
+static void die(int signal)
+{
+	char *volatile nowhere = NULL;
+	pthread_t thread;
+
+	if (signal == SIGABRT)
+		abort();
+	if (signal == SIGSEGV)
+		*nowhere = 1;
+	require(pthread_create(&thread, NULL, raise_in_thread, &signal) == 0, "pthread_create");
+	pthread_join(thread, NULL);
+}
+
+static void dump(int signal)
 {
 	const struct rlimit any = {RLIM_INFINITY, RLIM_INFINITY};
 	char *memory = aligned(BYTES, 16);
@@ -446,6 +466,16 @@ static void dump(void)
 	push_out();
 	printf("%#" PRIxPTR " %u\n", (uintptr_t)memory, BYTES);
 	fflush(stdout);
+	die(signal);
+}
+
+static void no_core(void)
+{
+	const struct rlimit none = {0, 0};
+
+	require(setrlimit(RLIMIT_CORE, &none) == 0, "setrlimit");
+	aligned(BYTES, 16);
+	push_out();
 	abort();
 }
 
@@ -478,8 +508,10 @@ int main(int argc, char **argv)
 		seen(argv[0]);
 	else if (strcmp(way, "sit") == 0)
 		sit();
+	else if (strcmp(way, "nocore") == 0)
+		no_core();
 	else if (strcmp(way, "dump") == 0)
-		dump();
+		dump(argc > 2 ? atoi(argv[2]) : SIGABRT);
 	else
 		return 2;
 	printf("%s: every word as it should be\n", way);

@@ -14,11 +14,12 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import farapp
 
-SHAPES, KERNELIO, CONFINE, PLUGIN = sys.argv[1:5]
+SHAPES, KERNELIO, CONFINE, PLUGIN = map(os.path.abspath, sys.argv[1:5])
 MODE = sys.argv[5] if len(sys.argv) > 5 else "thread"
 LOCAL = "3M"
 TIMEOUT = 180
@@ -163,18 +164,18 @@ class Looks(unittest.TestCase):
             process.kill()
             process.wait()
 
-    def test_core_dump(self):
-        """It is written at once. What was local is right; what was far is missing, and reads as
-        zeros."""
+    def dump(self, number, *options):
+        """Dies by a signal. Returns how many pages of its core are right and zero, and what was
+        said."""
         with open("/proc/sys/kernel/core_pattern", encoding="ascii") as pattern:
             if pattern.read().strip() not in ("core", "core.%p"):
                 self.skipTest("cores do not go to the current folder here")
-        cores = os.path.join(farapp.workdir, "cores")
-        os.makedirs(cores)
-        status, out, err = far(KERNELIO, "dump", cwd=cores)
+        cores = tempfile.mkdtemp(prefix="cores.", dir=farapp.workdir)
+        self.addCleanup(shutil.rmtree, cores)
+        status, out, err = far(KERNELIO, "dump", str(int(number)), options=options, cwd=cores)
+        self.assertEqual(status, -number, err)
         if not os.listdir(cores):
             self.skipTest("this system dumps no cores")
-        self.assertEqual(status, -signal.SIGABRT, err)
         address, length = (int(word, 0) for word in out.split())
         memory = core_memory(os.path.join(cores, os.listdir(cores)[0]), address, length)
         kinds = {"right": 0, "zero": 0}
@@ -184,7 +185,30 @@ class Looks(unittest.TestCase):
             expected = tuple(((first + i + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1) ^ 16 for i in range(512))
             kinds["zero" if not any(words) else "right" if words == expected else "wrong"] += 1
         self.assertEqual(kinds["right"] + kinds["zero"], length // 4096)
-        self.assertGreater(kinds["zero"], 0)
+        return kinds["right"], kinds["zero"], err
+
+    def test_core_dump(self):
+        """It is written at once. What was local is right; what was far is missing, and reads as
+        zeros."""
+        _, zero, err = self.dump(signal.SIGABRT)
+        self.assertGreater(zero, 0)
+        said = re.fullmatch(r"farpage: run: the core dump of process \d+ has zeros in the place of up to (\d+) far pages: --core full .*\n", err)
+        self.assertTrue(said, err)
+        self.assertGreaterEqual(int(said[1]), zero)
+
+    def test_full_core_dump(self):
+        """Far pages come in first, and the status is as without: after abort, a fault, and a signal
+        in another thread."""
+        for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGQUIT):
+            with self.subTest(number):
+                right, zero, err = self.dump(number, "--core", "full")
+                self.assertGreater(right, 0)
+                self.assertEqual(zero, 0)
+                self.assertRegex(err, r"^farpage: core: \d+ far pages \(.*\) were brought in for the core dump\n$")
+
+    def test_no_core_dump(self):
+        """Without a core nothing is brought in, and nothing is said."""
+        self.assertEqual(far(KERNELIO, "nocore", options=("--core", "full")), (-signal.SIGABRT, "", ""))
 
 
 class Places(unittest.TestCase):

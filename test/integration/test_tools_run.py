@@ -332,7 +332,7 @@ class BadInput(toolcase.ToolCase):
             self.assertRefused(("--pool-size", "64M", *named), "--pool-size: no private node is started")
 
     def test_words(self):
-        for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline", "patience", "on-loss"):
+        for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline", "patience", "on-loss", "core"):
             self.assertRefused((f"--{option}", "nonsense"), f"--{option}: ", "nonsense")
         self.assertRefused(("--no-such-option",), "--no-such-option")
 

@@ -180,6 +180,7 @@ static void defaults(void **state)
 	assert_int_equal(s.heartbeat_ns, 1000000000);
 	assert_int_equal(s.min_mapping_bytes, 65536);
 	assert_int_equal(s.heap, FP_HEAP_ALL);
+	assert_int_equal(s.core, FP_CORE_LOCAL);
 	assert_int_equal(s.capture, FP_CAPTURE_AUTO);
 	assert_int_equal(s.affinity, FP_AFFINITY_AUTO);
 	assert_int_equal(s.log_level, FP_LOG_NOTICE);
@@ -200,7 +201,8 @@ static void from_file(void **state)
 	write_file(secret, "xyzzy-xyzzy-xyzzy\nnot this\n");
 	use_config("local_memory: 64M\nnodes: [tcp://a, 'shm:/b']\nheap: large\ndeadline: 2s\nlog: debug\n"
 	           "overcommit: true\nheartbeat: 3s\nreadahead: 7\nmin_mapping: 1M\nstats_file: "
-	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\nreport: true\npool_size: 3M\n");
+	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\ncore: full\nreport: "
+	           "true\npool_size: 3M\n");
 	setenv("FARPAGE_SECRET_FILE", secret, 1);
 	s = read_good();
 	assert_int_equal(s.local_bytes, 64 << 20);
@@ -213,6 +215,7 @@ static void from_file(void **state)
 	assert_int_equal(s.heartbeat_ns, 3000000000);
 	assert_int_equal(s.patience_ns, 120000000000);
 	assert_int_equal(s.on_loss, FP_ON_LOSS_WAIT);
+	assert_int_equal(s.core, FP_CORE_FULL);
 	assert_int_equal(s.log_level, FP_LOG_DEBUG);
 	assert_true(s.overcommit);
 	assert_true(s.report);

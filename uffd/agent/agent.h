@@ -215,6 +215,13 @@ void fp_agent_be_wary(struct fp_agent *agent);
 /* Called when the calling thread ends: releases its remaining pins. */
 void fp_agent_thread_ends(struct fp_agent *agent);
 
+/*
+ * Called in a signal handler when the program is about to die by a signal that dumps core. If there
+ * will be a core, brings in all far pages, beyond the budget, as far as the machine has memory;
+ * says how many came, and how many are missing. On a local stack (local_stack.h). Takes no lock.
+ */
+void fp_agent_core_fill(struct fp_agent *agent);
+
 /* True on a thread that the agent started. */
 bool fp_agent_is_own_thread(void);
 

@@ -155,7 +155,7 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 	return true;
 }
 
-static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
+void fp_agent_pin_bring(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
 	/* blocks signals first: a handler that jumps away would skip fp_agent_leave_local */
 	uint64_t mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
@@ -310,7 +310,7 @@ static void bring_all(struct fp_agent *agent, const struct fp_pin_range *ranges,
 
 	for (unsigned i = 0; i < n; i++)
 		if (to_pinned(&agent->far, &ranges[i], &r) && !all_ready(&agent->far, r, ranges[i].write))
-			bring_range(agent, r, ranges[i].write);
+			fp_agent_pin_bring(agent, r, ranges[i].write);
 }
 
 static bool any_far(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n)

@@ -36,6 +36,8 @@ void fp_agent_close_kernel(struct fp_agent *agent);
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error);
 /* The store's options. They point into the agent's own options. */
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
+/* Serves the pages of a range inline. Any thread, signal handlers too. */
+void fp_agent_pin_bring(struct fp_agent *agent, struct fp_page_range r, bool write);
 /* In a forked child, after its budget is renewed: keeps only the pins of this thread. */
 void fp_agent_pin_forked(struct fp_agent *agent);
 void fp_agent_affinity_init(struct fp_agent *agent, enum fp_affinity_mode mode);

@@ -25,6 +25,7 @@ static const char *const fault_modes[] = {"thread", "inline", NULL};
 static const char *const captures[] = {"auto", "move", "protect", NULL};
 static const char *const on_losses[] = {"sigbus", "wait", NULL}; /* in the order of enum fp_on_loss */
 static const char *const affinities[] = {"auto", "off", NULL};
+static const char *const cores[] = {"local", "full", NULL};        /* in the order of enum fp_core_mode */
 static const char *const heaps[] = {"all", "large", "none", NULL}; /* in the order of enum fp_heap_mode */
 static const char *const places[] = {"far", "local", NULL};
 static const char *const rules_of[] = {"all", "heap", "mappings", NULL};
@@ -85,6 +86,7 @@ static const struct fp_conf_field keys[] = {
     FP_CONF_KEY("fault_mode", ENUM, raw, settings.fault_mode, .choices = fault_modes),
     FP_CONF_KEY("capture", ENUM, raw, settings.capture, .choices = captures),
     FP_CONF_KEY("affinity", ENUM, raw, settings.affinity, .choices = affinities),
+    FP_CONF_KEY("core", ENUM, raw, settings.core, .choices = cores),
     FP_CONF_KEY("heap", STRING, raw, heap),
     FP_CONF_KEY("reconnect", MAP, raw, settings.reconnect, .fields = reconnect_keys),
     FP_CONF_KEY("rdma", MAP, raw, settings.rdma, .fields = fp_rdma_fields),

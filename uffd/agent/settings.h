@@ -23,6 +23,12 @@ enum fp_heap_mode {
 	FP_HEAP_NONE,
 };
 
+/* The core dump of a program that crashes. */
+enum fp_core_mode {
+	FP_CORE_LOCAL, /* has only the pages that are local */
+	FP_CORE_FULL,  /* far pages are brought in first */
+};
+
 struct fp_settings {
 	uint64_t local_bytes; /* the budget; 0: see local_percent */
 	unsigned local_percent;
@@ -47,6 +53,7 @@ struct fp_settings {
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;
+	enum fp_core_mode core;
 	enum fp_heap_mode heap;
 	enum fp_log_level log_level;
 };
