@@ -92,7 +92,7 @@ _farpage() {
 	[[ $line == *[[:space:]] ]] && words+=("")
 	current=${words[-1]} previous=${words[-2]} command=("$1")
 	for ((i = 1; i < ${#words[@]}; i++)); do
-		[[ ${command[0]##*/} == farpaged || ${#command[@]} == 3 || ${command[1]} == @(run|hist|peek|ps|top) ]] && break
+		[[ ${command[0]##*/} == farpaged || ${#command[@]} == 3 || ${command[1]} == @(run|hist|ps|top) ]] && break
 		if ((i == ${#words[@]} - 1)) && [[ $current != -* ]]; then
 			_farpage_reply "$current" "$(_farpage_commands "${command[@]}")"
 			return
